@@ -39,24 +39,24 @@ void note_masses(const MassTile& tile, const DrawNumbers& numbers, float* sums, 
 int draw_candidates(const MassTile& tile, const DrawNumbers& numbers, float least, float* p, float* ranks,
                     std::int32_t* at);
 
-// The keys that a line from approximate scores to logits is fitted over, of one KV head: n of them, `stride` elements
-// apart.
+// The keys that a line from approximate scores to logits is fitted over, of one KV head: of n positions, component by
+// component, [d][line_row] each. Of columns in planes also each key's code and its range; else null.
+inline constexpr int line_samples = 256;            // positions at most
+inline constexpr int line_row = line_samples + 32;  // not a power of two, as in ColumnScores::stride()
 struct LineKeys {
-  const f16* first = nullptr;  // [n][stride], d of each
-  std::int64_t stride = 0;
+  const f16* keys = nullptr;
+  const std::uint8_t* codes = nullptr;
+  const f16* centres = nullptr;
+  const f16* halves = nullptr;
   int n = 0;
   int d = 0;
 };
 
-// approximate[h][t] = weights[h] . key as it is read, exact[h][t] = query[h] . key, rows of `row` floats; weights and
-// query f32 [heads][d]. planes [d]: keys are read as a store would have them that had made planes of just these keys,
-// of component c the first planes[c] ones, of which 0 are not looked at; null: as they are. columns: space for
-// [d][line_row(n)], aligned to 64 bytes.
-constexpr int line_row(int n) {
-  return (n + 15) / 16 * 16 + 32;  // not a power of two, as in ColumnScores::stride()
-}
+// approximate[h][t] = weights[h] . key as it is read, exact[h][t] = query[h] . key, rows of line_row floats; weights
+// and query f32 [heads][d]. planes [d]: of component c the first planes[c] are read, of which 0 are not looked at;
+// null: keys are read as they are.
 void line_logits(const LineKeys& keys, const float* weights, const float* query, int heads, const std::uint8_t* planes,
-                 f16* columns, float* approximate, float* exact, int row);
+                 float* approximate, float* exact);
 
 // out f32 [n][stride]: n rows of d values, zero past d.
 void widen_values(const f16* const* rows, int n, int d, int stride, float* out);
