@@ -288,14 +288,6 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
       }
       if (method.ms) method.ms->network = method.network_ms.value_or(0);
     }
-    if (request.card) {
-      const DecodeStep step{
-          &request.config,  request.weights.bytes_per_step, by, method.counters, layout.columns, cache.store.tokens,
-          layout.row_format};
-      if (request.card->multiprocessors > 0) method.predicted = predict_stages(step, *request.card);
-      method.by_bytes = method.predicted.empty();
-      if (method.by_bytes) method.predicted = predict_by_bytes(step, *request.card);
-    }
     if (plan.memory.apart && plan.memory.device() <= request.device_budget) {
       const offload::StoreShape shape = store_shape(request.config, request.session.cache);
       const ExpectedCache expected =
@@ -303,6 +295,11 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
                        request.device_budget - plan.memory.device(),
                        request.device_budget - std::min(request.device_budget, gpu::cuda_context_bytes));
       if (expected.columns_held + expected.rows_held > 0) method.cache = expected;
+    }
+    if (request.card) {
+      DecodeStep step{&request.config, request.weights, by, method.counters, layout.columns, layout.row_format};
+      if (method.cache) step.columns_held = method.cache->columns_held, step.rows_held = method.cache->rows_held;
+      method.predicted = predict_stages(step, *request.card);
     }
     plan.methods.push_back(std::move(method));
   }
