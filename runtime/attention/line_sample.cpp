@@ -80,8 +80,7 @@ void LineSample::read(const offload::LayerView& store, std::size_t i, int kv_hea
     keys_[at] = key[c];
     if (!planes_) continue;
     codes_[at] = static_cast<std::uint8_t>(offload::code_at(layout, layout.column(block, kv_head, c), slot));
-    const offload::PlaneRange& range =
-        offload::plane_ranges(layout, block, kv_head, c)[slot / group];
+    const offload::PlaneRange& range = offload::plane_ranges(layout, block, kv_head, c)[slot / group];
     centres_[at] = range.centre;
     halves_[at] = range.half;
   }

@@ -48,8 +48,8 @@ class LineSample {
   int head_dim_ = 0;
   bool planes_ = false;
   std::vector<Held> held_;
-  std::vector<f16> keys_;             // [Hkv][d][line_row], and so the others
-  std::vector<std::uint8_t> codes_;   // of planes, as are the ranges
+  std::vector<f16> keys_;            // [Hkv][d][line_row], and so the others
+  std::vector<std::uint8_t> codes_;  // of planes, as are the ranges
   std::vector<f16> centres_, halves_;
   bool changed_ = true;  // since they were uploaded
   gpu::Buffer device_;
