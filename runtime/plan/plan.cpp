@@ -6,6 +6,7 @@
 #include <set>
 
 #include "gpu/cuda_memory.h"
+#include "index/scan/rest_kernels.h"
 #include "offload/error.h"
 #include "offload/snapshot/format.h"
 #include "offload/text/format.h"
@@ -69,14 +70,17 @@ std::uint64_t program_bytes(int threads, int chunk, std::uint64_t tokenizer_file
 }
 
 // Device memory of the scores that a rest by scores keeps of every position from the selection on, with the keys of
-// what ranks them (gpu/cuda/kernels/rest), of one layer.
+// what ranks them (gpu/cuda/kernels/rest), of one layer; and of the keys of all that lines are fitted over.
 std::uint64_t kept_scores_bytes(const PlanRequest& request) {
   const auto keeps = [](const MethodOptions& method) {
     return rest_of(method).by_scores() && (method.name == "sparq" || method.name == "planes");
   };
   if (std::ranges::none_of(request.methods, keeps)) return 0;
   const auto heads = static_cast<std::uint64_t>(request.config.query_heads + request.config.kv_heads);
-  return heads * static_cast<std::uint64_t>(gpu::scores_stride(request.tokens)) * sizeof(float);
+  const std::uint64_t sampled = static_cast<std::uint64_t>(request.config.global_layers()) *
+                                static_cast<std::uint64_t>(request.config.kv_heads * request.config.head_dim) *
+                                index::line_row * sizeof(f16);
+  return sampled + heads * static_cast<std::uint64_t>(gpu::scores_stride(request.tokens)) * sizeof(float);
 }
 
 PlanMemory plan_memory(const PlanRequest& request) {
