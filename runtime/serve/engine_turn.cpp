@@ -95,7 +95,10 @@ bool Engine::read_on(Job& job) {
     own_.prompt_tokens += job.read() - before;
     save_prompt(job, false);
     if (!job.request().echo && job.read() == job.to_read() / chunk * chunk) keep_boundary(job);
-    if (!job.reading()) fork_for_copies(job);
+    if (!job.reading()) {
+      fork_for_copies(job);
+      keep_conversation(job);
+    }
   });
   return ended || failed;
 }
