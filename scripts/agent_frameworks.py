@@ -114,14 +114,14 @@ def check_agents(address, check):
         answered = await Runner.run(caller, "What is the weather in Paris?", max_turns=4)
         check(f"openai-agents, {kind}: a tool is called and answered", len(calls) > before and isinstance(answered.final_output, str), answered.final_output)
         streamed = Runner.run_streamed(caller, "What is the weather in Paris?", max_turns=4)
-        deltas, ended = [], False
+        deltas, ended = {}, False
         async for event in streamed.stream_events():
             if event.type != "raw_response_event":
                 continue
             if event.data.type == "response.function_call_arguments.delta" and not ended:
-                deltas.append(event.data.delta)
-            ended = ended or event.data.type == "response.function_call_arguments.done"
-        check(f"openai-agents, {kind}: a call is streamed", len(deltas) > 2 and "city" in json.loads("".join(deltas)), deltas)
+                deltas.setdefault(event.data.output_index, []).append(event.data.delta)
+            ended = ended or event.data.type == "response.completed"  # the first of its answers
+        check(f"openai-agents, {kind}: a call is streamed", deltas and all(len(each) > 2 and "city" in json.loads("".join(each)) for each in deltas.values()), deltas)
 
         typed = Agent(name="typed", instructions="Answer as JSON.", model=model, output_type=City, model_settings=ModelSettings(temperature=0, max_tokens=400))
         city = (await Runner.run(typed, QUESTION)).final_output

@@ -31,6 +31,8 @@ bool Engine::fails(Job& job, const std::function<void()>& part) {
   } catch (const gpu::DeviceLost& error) {
     device_lost_ = error.what();
     fail_job(job, 503, error.what());
+  } catch (const grammar::GrammarLimit& error) {
+    fail_job(job, 400, error.what());
   } catch (const std::exception& error) {
     fail_job(job, 500, error.what());
   }

@@ -159,8 +159,6 @@ std::string agents_depth(Random& random) {
 std::string wrong_schema(Random& random) {
   json many{{"type", "object"}, {"properties", json::object()}};
   for (int i = 0; i < 20000; ++i) many["properties"]["p" + std::to_string(i)] = {{"type", "string"}};
-  json wide{{"enum", json::array()}};
-  for (int i = 0; i < 50000; ++i) wide["enum"].push_back("value " + std::to_string(i));
   json doubled{{"$ref", "#/$defs/d0"}, {"$defs", json::object()}};  // 2^40 of them, were each written out
   for (int i = 0; i < 40; ++i) {
     const std::string next = "#/$defs/d" + std::to_string(i + 1);
@@ -168,7 +166,6 @@ std::string wrong_schema(Random& random) {
   }
   const std::vector<json> schemas{
       many,
-      wide,
       doubled,
       {{"$ref", "#"}},
       {{"$ref", "#/$defs/a"}, {"$defs", {{"a", {{"$ref", "#/$defs/b"}}}, {"b", {{"$ref", "#/$defs/a"}}}}}},
@@ -187,7 +184,6 @@ std::string wrong_schema(Random& random) {
       {{"enum", json::array()}},
       {{"anyOf", json::array()}},
       {{"required", {"a"}}, {"type", "object"}, {"properties", json::object()}, {"additionalProperties", false}},
-      {{"allOf", {{{"type", "object"}}}}},
       {{"not", json::object()}},
       5,
       "object",
@@ -220,7 +216,6 @@ std::string wrong_grammar(Random& random) {
                                                            "root ::= (\"a\"?)*",
                                                            "root ::= a*\na ::= \"\"",
                                                            "root ::= \"a\"{4000000000}",
-                                                           "root ::= ((((\"a\"{1000}){1000}){1000}){1000})",
                                                            "root ::= other",
                                                            "root :: = \"a\"",
                                                            "root ::= [z-a]",
@@ -255,7 +250,8 @@ void send_to_agents(std::uint16_t port, unsigned seed, int count) {
     EXPECT_GE(answer.status, 400) << sent << "\n" << answer.body.substr(0, 300);
     EXPECT_LT(answer.status, 500) << sent << "\n" << answer.body;
     const json body = json::parse(answer.body, nullptr, false);
-    ASSERT_TRUE(body.is_object() && body["error"]["message"].is_string()) << sent << "\n" << answer.body;
+    ASSERT_TRUE(body.is_object() && body.contains("error") && body["error"]["message"].is_string()) << sent << "\n"
+                                                                                                    << answer.body;
     EXPECT_FALSE(body["error"]["message"].get<std::string>().empty()) << sent;
     EXPECT_LT(answer.body.size(), 5000u) << sent;
   }
