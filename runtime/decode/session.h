@@ -61,6 +61,12 @@ class Session {
 
   // Decodes by the same method; without observers and with counters of its own.
   Session fork() const;
+  // The same behind the first `tokens` alone, as if there had been no others; at least rewinds_to(), which is tokens()
+  // where a method keeps something of the sequence, or layers that are not global have moved on.
+  Session fork_at(std::int64_t tokens) const;
+  std::int64_t rewinds_to() const;
+  // Returns whether the last tokens can be taken back at all, once a context is longer than a window.
+  bool rewindable() const;
 
   // Prefill: adds the tokens chunk by chunk, or layer by layer, attending as SessionOptions::prefill says. No logits:
   // the last token of a prompt goes through step(). The newest tokens then give back the device memory that only the
