@@ -2,52 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
+#include <optional>
 
 #include "index/scan/exact_search.h"
-#include "offload/store/planes.h"
+#include "index/scan/rest_kernels.h"
 #include "runtime/attention/host_tail.h"
 #include "runtime/attention/lanes.h"
 
 namespace hayloft::runtime {
 namespace {
-
-// Makes keys [n][d] those that a search reads in their place: of component c its first planes[c] planes over the range
-// of these keys, as offload::plane_key() has them; components of no plane are not looked at.
-void read_as_planes(std::vector<float>& keys, int n, int d, const std::vector<int>& planes) {
-  const auto width = static_cast<std::size_t>(d);
-  std::vector<float> lo(keys.begin(), keys.begin() + d);
-  std::vector<float> hi = lo;
-  for (int t = 1; t < n; ++t) {
-    const float* const key = keys.data() + std::ptrdiff_t{t} * d;
-    for (std::size_t c = 0; c < width; ++c) {
-      lo[c] = key[c] < lo[c] ? key[c] : lo[c];
-      hi[c] = hi[c] < key[c] ? key[c] : hi[c];
-    }
-  }
-  // q = floor(key * by + plus) within 0 to top is the code's first planes; 2 q + 1 - 2^planes steps from the centre.
-  std::vector<float> by(width), plus(width), top(width), base(width), step(width);
-  for (std::size_t c = 0; c < width; ++c) {
-    const offload::PlaneRange range = offload::plane_range(lo[c], hi[c]);
-    const float half = to_float(range.half);
-    const float centre = to_float(range.centre);
-    const auto cells = static_cast<float>(1 << planes[c]);
-    const float unit = half * offload::plane_step(planes[c]);
-    by[c] = half > 0 ? cells / 2 / half : 0;
-    plus[c] = cells / 2 - centre * by[c];
-    top[c] = cells - 1;
-    step[c] = 2 * unit;
-    base[c] = centre + unit * (1 - cells);
-  }
-  for (int t = 0; t < n; ++t) {
-    float* const key = keys.data() + std::ptrdiff_t{t} * d;
-    for (std::size_t c = 0; c < width; ++c) {
-      float q = key[c] * by[c] + plus[c];
-      q = q < 0 ? 0 : q;
-      q = top[c] < q ? top[c] : q;
-      key[c] = base[c] + step[c] * static_cast<float>(static_cast<std::int32_t>(q));
-    }
-  }
-}
 
 // A line that leaves much unexplained makes more of the rest than there is: the newest tokens, over which it is fitted,
 // are attended to more than most, and too large a share harms more than one as much too small. So it is lowered by half
@@ -57,45 +21,37 @@ index::LogitLine lowered(index::LogitLine line) {
   return line;
 }
 
-// The keys of one KV head that its lines are fitted over: of the tail, in host memory.
-class LineKeys {
+// The keys of a step's tail that its lines are fitted over, evenly spread over the newest ones.
+class TailKeys {
  public:
-  explicit LineKeys(const Step& step) : at_(step.at) {
+  explicit TailKeys(const Step& step) : at_(step.at) {
     const gpu::TailView& tail = at_.cache.tail;
     const std::int64_t newest = std::min(line_tokens, tail.tokens);
-    const std::int64_t apart = std::max<std::int64_t>(1, (newest + line_samples - 1) / line_samples);
-    for (std::int64_t slot = tail.tokens - 1; slot >= tail.tokens - newest; slot -= apart) slots_.push_back(slot);
-    const auto d = static_cast<std::size_t>(at_.head_dim());
-    keys_.resize(static_cast<std::size_t>(at_.kv_heads()) * slots_.size() * d);
-    if (at_.backend.memory().budget_bytes > 0) {  // each copy is a wait for the device: one for all of a head
-      const HostTail rows(at_.backend, at_.cache, at_.stream, line_tokens);
-      for (std::size_t i = 0; i < keys_.size() / d; ++i) {
-        const auto head = static_cast<int>(i / slots_.size());
-        const std::int64_t t = slots_[i % slots_.size()] - (tail.tokens - rows.tokens());
-        std::copy_n(rows.rows().row(head, t, nullptr), d, keys_.begin() + static_cast<std::ptrdiff_t>(i * d));
-      }
-      return;
-    }
-    for (std::size_t head = 0; head < static_cast<std::size_t>(at_.kv_heads()); ++head) {
-      for (std::size_t t = 0; t < slots_.size(); ++t) {
-        const std::int64_t row = static_cast<std::int64_t>(head) * tail.capacity + tail.first + slots_[t];
-        at_.backend.to_host(keys_.data() + (head * slots_.size() + t) * d, tail.rows + row * 2 * at_.head_dim(),
-                            d * sizeof(f16), at_.stream);
-      }
-    }
+    apart_ = std::max<std::int64_t>(1, (newest + line_samples - 1) / line_samples);
+    count_ = (newest + apart_ - 1) / apart_;
+    first_ = tail.first + tail.tokens - 1 - (count_ - 1) * apart_;
+    // Each copy is a wait for the device: one for all of a head.
+    if (at_.backend.name() != "cpu") copies_.emplace(at_.backend, at_.cache, at_.stream, newest);
   }
 
-  int tokens() const { return static_cast<int>(slots_.size()); }
-  void widen(std::int64_t head, std::vector<float>& out) const {
-    const std::size_t n = slots_.size() * static_cast<std::size_t>(at_.head_dim());
-    out.resize(n);
-    widen_lanes(keys_.data() + static_cast<std::size_t>(head) * n, n, out.data());
+  index::LineKeys of(std::int64_t head) const {
+    const gpu::TailView& tail = at_.cache.tail;
+    const std::int64_t apart = apart_ * 2 * at_.head_dim();
+    const auto n = static_cast<int>(count_);
+    if (n == 0) return {nullptr, apart, n, at_.head_dim()};
+    if (!copies_) {
+      return {tail.rows + (head * tail.capacity + first_) * 2 * at_.head_dim(), apart, n, at_.head_dim()};
+    }
+    const std::int64_t first = first_ - (tail.first + tail.tokens - copies_->tokens());
+    return {copies_->rows().row(static_cast<int>(head), first, nullptr), apart, n, at_.head_dim()};
   }
 
  private:
   const LayerStep& at_;
-  std::vector<std::int64_t> slots_;
-  std::vector<f16> keys_;  // [Hkv][tokens][d]
+  std::int64_t apart_;
+  std::int64_t count_;
+  std::int64_t first_;              // slot of the tail
+  std::optional<HostTail> copies_;  // where the tail is not in host memory
 };
 
 }  // namespace
@@ -169,41 +125,39 @@ std::vector<index::LogitLine> logit_lines(const Step& step, const Ranking& ranki
   std::vector<index::LogitLine> lines(static_cast<std::size_t>(at.query_heads));
   if (ranking.source == Ranking::Source::keys) return lines;
   const int d = at.head_dim();
-  const LineKeys tail(step);
+  const TailKeys tail(step);
   std::vector<float> query = query_on_host(step);
   for (float& x : query) x *= index::exact_scale(d);
   const std::vector<float> weights = ready.key_weights();
   const index::ColumnSearch search = ready.search(0, 0);
+  const bool by_planes = search.planes != nullptr;
   const std::size_t more = taken.exact.size() / lines.size();  // of a query head
   at.backend.threads().parallel_for(at.kv_heads(), 1, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<float> keys, read, approximate, exact;
+    const std::size_t row = static_cast<std::size_t>(index::line_row(line_samples)) + more;
+    const std::size_t floats = static_cast<std::size_t>(at.group()) * row;
+    const auto columns =
+        std::make_unique_for_overwrite<f16[]>(static_cast<std::size_t>(d * index::line_row(line_samples)));
+    std::vector<float> approximate(floats), exact(floats);
+    std::vector<std::uint8_t> planes(by_planes ? static_cast<std::size_t>(d) : 0);
     for (std::int64_t head = begin; head < end; ++head) {
-      tail.widen(head, keys);
-      const int n = tail.tokens();
-      if (search.planes != nullptr) {
-        std::vector<int> planes(static_cast<std::size_t>(d));
-        for (std::int64_t j = head * search.rank; j < (head + 1) * search.rank; ++j) {
-          planes[static_cast<std::size_t>(search.components[j])] = search.planes[j];
-        }
-        read = keys;
-        if (n > 0) read_as_planes(read, n, d, planes);
+      std::fill(planes.begin(), planes.end(), std::uint8_t{0});
+      for (std::int64_t j = head * search.rank; j < (head + 1) * search.rank && by_planes; ++j) {
+        planes[static_cast<std::size_t>(search.components[j])] = search.planes[j];
       }
-      const float* const by = search.planes == nullptr ? keys.data() : read.data();
-      for (std::int64_t h = head * at.group(); h < (head + 1) * at.group(); ++h) {
-        approximate.resize(static_cast<std::size_t>(n));
-        exact.resize(static_cast<std::size_t>(n));
-        for (int t = 0; t < n; ++t) {
-          const auto i = static_cast<std::size_t>(t);
-          approximate[i] = dot_lanes(by + std::ptrdiff_t{t} * d, weights.data() + h * d, static_cast<std::size_t>(d));
-          exact[i] = dot_lanes(keys.data() + std::ptrdiff_t{t} * d, query.data() + h * d, static_cast<std::size_t>(d));
-        }
-        const auto first = static_cast<std::ptrdiff_t>(static_cast<std::size_t>(h) * more);
-        const auto count = static_cast<std::ptrdiff_t>(more);
-        approximate.insert(approximate.end(), taken.approximate.begin() + first,
-                           taken.approximate.begin() + first + count);
-        exact.insert(exact.end(), taken.exact.begin() + first, taken.exact.begin() + first + count);
-        lines[static_cast<std::size_t>(h)] =
-            lowered(fit_line(approximate.data(), exact.data(), static_cast<std::int64_t>(exact.size())));
+      const index::LineKeys keys = tail.of(head);
+      const std::int64_t first = head * at.group();
+      if (keys.n > 0) {
+        index::line_logits(keys, weights.data() + first * d, query.data() + first * d, at.group(),
+                           by_planes ? planes.data() : nullptr, columns.get(), approximate.data(), exact.data(),
+                           static_cast<int>(row));
+      }
+      for (std::int64_t h = 0; h < at.group(); ++h) {
+        float* const a = approximate.data() + static_cast<std::size_t>(h) * row;
+        float* const l = exact.data() + static_cast<std::size_t>(h) * row;
+        const auto of_head = static_cast<std::ptrdiff_t>(static_cast<std::size_t>(first + h) * more);
+        std::copy_n(taken.approximate.begin() + of_head, more, a + keys.n);
+        std::copy_n(taken.exact.begin() + of_head, more, l + keys.n);
+        lines[static_cast<std::size_t>(first + h)] = lowered(fit_line(a, l, keys.n + static_cast<std::int64_t>(more)));
       }
     }
   });

@@ -1,5 +1,6 @@
 #include <numeric>
 
+#include "index/scan/kept_scores.h"
 #include "index/scan/rest_masses.h"
 #include "runtime/attention/logit_lines.h"
 #include "tests/support/method_fixture.h"
@@ -216,6 +217,65 @@ TEST(RestMasses, KeepsTheLargestOfMassOverRandomNumber) {
     EXPECT_NEAR(draw.masses[i] + draw.masses[100 + i], all[i].p, 1e-4 * all[i].p);
   }
   for (std::size_t h = 0; h < 2; ++h) EXPECT_NEAR(rest.sum[h], sums[h], 1e-4 * sums[h]);
+}
+
+// Whether the scores of the ranking are kept or found anew makes no difference, in any format of the keys.
+TEST(RestMasses, OfKeptScoresAreThoseOfColumnsReadAgain) {
+  constexpr int stored = 5000;
+  constexpr int k = 20;
+  for (const auto columns : {offload::ColumnFormat::f16, offload::ColumnFormat::int4, offload::ColumnFormat::planes}) {
+    for (const auto per : {index::SelectPer::kv_head, index::SelectPer::query_head}) {
+      RandomCache cache(
+          {.kv_heads = 2, .head_dim = 16, .block_tokens = 128, .stored = stored, .seed = 7, .columns = columns});
+      const std::vector<float> weights = normal(std::size_t{6 * 16}, 9, 0.5f);
+      std::vector<std::int32_t> components(2 * 16);
+      for (std::size_t i = 0; i < components.size(); ++i) components[i] = static_cast<std::int32_t>(i % 16);
+      const std::vector<index::LogitLine> lines(6, {0.7f, 0.2f, 0.1f});
+      const std::vector<float> log_sums{8, 9, 8, 7, 8, 9};
+      index::ColumnSearch scores;
+      scores.query_heads = 6;
+      scores.rank = 16;
+      scores.per = per;
+      scores.components = components.data();
+      scores.weights = weights.data();
+      scores.limit = stored - 77;
+      scores.k = k;
+      const offload::LayerView view = cache.stored();
+      const offload::Threads two(2);
+      std::vector<std::int32_t> taken(6 * k);
+      index::KeptScores kept;
+      index::SearchResult result;
+      result.positions = taken.data();
+      index::search_columns(view, scores, two, result);
+      const std::vector<std::int32_t> without = taken;
+      result.kept = &kept;
+      index::search_columns(view, scores, two, result);
+      EXPECT_EQ(taken, without);
+      ASSERT_FALSE(kept.empty());
+      index::RestSearch search{scores, lines.data(), log_sums.data(), taken.data(), 50, 12345};
+      const index::RestMasses anew = index::rest_masses(view, search, two);
+      search.kept = &kept;
+      const index::RestMasses once = index::rest_masses(view, search, two);
+      EXPECT_TRUE(kept.empty()) << "its scores are masses now";
+      EXPECT_EQ(once.sum, anew.sum);
+      EXPECT_EQ(once.squares, anew.squares);
+      ASSERT_EQ(once.draws.size(), anew.draws.size());
+      for (std::size_t list = 0; list < once.draws.size(); ++list) {
+        EXPECT_EQ(once.draws[list].positions, anew.draws[list].positions);
+        EXPECT_EQ(once.draws[list].chances, anew.draws[list].chances);
+        EXPECT_EQ(once.draws[list].masses, anew.draws[list].masses);
+      }
+    }
+  }
+}
+
+TEST(KeptScores, AreNotKeptWhereTheyAreMany) {
+  index::KeptScores kept;
+  EXPECT_TRUE(kept.start(2, 3, 1024));
+  EXPECT_FALSE(kept.empty());
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(kept.tile(0, 0)) % 64, 0u);
+  EXPECT_FALSE(kept.start(32, 1024, 1024));
+  EXPECT_TRUE(kept.empty());
 }
 
 }  // namespace
