@@ -155,8 +155,6 @@ struct Attended {
   // For backends that attend in parts, and without alpha. Both may be null.
   const std::int32_t* sizes = nullptr;  // [lists]: so many of a list's k are attended, its first ones; null: all k
   SoftmaxPart partial = {};             // [Hq]
-  // Out, for backends that estimate the rest: f32 [Hq][k], the logits of the lists' positions. May be null.
-  float* logits = nullptr;
 };
 
 // The part of attend_together() for one of its sequences.

@@ -162,7 +162,7 @@ def chat_checks(ask):
                                 ask.refuses(True, top_logprobs=3),
         "tools": lambda: unnoticed(tools=[TOOL]),
         "tool_choice": lambda: same(tools=[TOOL], tool_choice="none") and ask.refuses(True, tool_choice="required"),
-        "parallel_tool_calls": lambda: same(parallel_tool_calls=True) and ask.refuses(True, parallel_tool_calls=False),
+        "parallel_tool_calls": lambda: same(parallel_tool_calls=True) and same(parallel_tool_calls=False),
         "documents": lambda: unnoticed(documents=[{"title": "t", "text": "x"}]),
         "reasoning_effort": lambda: unnoticed(reasoning_effort="low"),
         "chat_template_kwargs": lambda: same(chat_template_kwargs={}) and

@@ -14,7 +14,6 @@
 #include "index/scan/vectors-inl.h"
 #include "offload/half-inl.h"
 #include "offload/store/planes.h"
-#include "offload/store/transpose.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace hayloft::index {
@@ -79,22 +78,34 @@ void note_masses(const MassTile& tile, const DrawNumbers& numbers, float* sums, 
     }
   }
   if (maxima == nullptr) return;
-  for (int t = 0; t < tile.n; t += draw_group_tokens) {
-    Vec most = hn::Zero(d);
-    for (int i = t; i < t + draw_group_tokens; i += lane_count) {
-      most = hn::Max(most, rank_of(numbers, i, added(tile, i)));
+  for (int t = 0; t < tile.n; t += draw_span_tokens, maxima += draw_span_maxima) {
+    const int end = std::min(t + draw_span_tokens, tile.n);
+    for (int lane = 0; lane < draw_span_maxima; lane += lane_count) {
+      Vec most = hn::Zero(d);
+      for (int i = t + lane; i < end; i += draw_span_maxima) {
+        most = hn::Max(most, rank_of(numbers, i, added(tile, i)));
+      }
+      hn::StoreU(most, d, maxima + lane);
     }
-    maxima[t / draw_group_tokens] = hn::GetLane(hn::MaxOfLanes(d, most));
   }
 }
 
-void draw_ranks(const MassTile& tile, const DrawNumbers& numbers, float* p, float* ranks) {
+int draw_candidates(const MassTile& tile, const DrawNumbers& numbers, float least, float* p, float* ranks,
+                    std::int32_t* at) {
   const D d;
+  const hn::RebindToSigned<D> di;
+  const Vec from = hn::Set(d, least);
+  std::size_t count = 0;
   for (int t = 0; t < tile.n; t += lane_count) {
     const Vec all = added(tile, t);
+    const Vec rank = rank_of(numbers, t, all);
     hn::Store(all, d, p + t);
-    hn::Store(rank_of(numbers, t, all), d, ranks + t);
+    hn::Store(rank, d, ranks + t);
+    const auto high = hn::And(hn::Ge(rank, from), hn::Gt(rank, hn::Zero(d)));
+    if (hn::AllFalse(d, high)) continue;
+    count += hn::CompressBlendedStore(hn::Iota(di, t), hn::RebindMask(di, high), di, at + count);
   }
+  return static_cast<int>(count);
 }
 
 HWY_INLINE Vec key_at(const f16* from) {
@@ -103,68 +114,44 @@ HWY_INLINE Vec key_at(const f16* from) {
       d, hn::LoadU(hn::Rebind<std::uint16_t, D>(), reinterpret_cast<const std::uint16_t*>(from)));
 }
 
-// A component's keys as its first planes have them: 2 q + 1 - 2^planes steps from the centre, q being the code's first
-// planes, floor(key * by + plus) within 0 to top.
-struct ReadKeys {
-  float by, plus, top, base, step;
+// A component's keys as its first planes have them: offload::plane_key().
+struct ReadPlanes {
+  int shift, cells;
+  float step;
 };
 
-inline ReadKeys read_keys(const f16* keys, int padded, int planes) {
+HWY_INLINE Vec plane_keys_at(const LineKeys& keys, const ReadPlanes& read, std::ptrdiff_t at) {
   const D d;
-  Vec least = key_at(keys), most = least;
-  for (int t = lane_count; t < padded; t += lane_count) {  // the last ones are copies
-    const Vec key = key_at(keys + t);
-    least = hn::Min(least, key);
-    most = hn::Max(most, key);
-  }
-  const offload::PlaneRange range =
-      offload::plane_range(hn::GetLane(hn::MinOfLanes(d, least)), hn::GetLane(hn::MaxOfLanes(d, most)));
-  const float half = to_float(range.half);
-  const float centre = to_float(range.centre);
-  const auto cells = static_cast<float>(1 << planes);
-  const float unit = half * offload::plane_step(planes);
-  ReadKeys read;
-  read.by = half > 0 ? cells / 2 / half : 0;
-  read.plus = cells / 2 - centre * read.by;
-  read.top = cells - 1;
-  read.step = 2 * unit;
-  read.base = centre + unit * (1 - cells);
-  return read;
+  const hn::RebindToSigned<D> di;
+  const auto code =
+      hn::ShiftRightSame(hn::PromoteTo(di, hn::LoadU(hn::Rebind<std::uint8_t, D>(), keys.codes + at)), read.shift);
+  const Vec level = hn::ConvertTo(d, hn::Sub(hn::Add(code, code), hn::Set(di, read.cells - 1)));
+  return hn::MulAdd(hn::Mul(key_at(keys.halves + at), hn::Set(d, read.step)), level, key_at(keys.centres + at));
 }
 
 void line_logits(const LineKeys& keys, const float* weights, const float* query, int heads, const std::uint8_t* planes,
-                 f16* columns, float* approximate, float* exact, int row) {
+                 float* approximate, float* exact) {
   const D d;
   const int padded = (keys.n + 15) / 16 * 16;
-  const int column = line_row(keys.n);
-  offload::transpose(keys.first, keys.stride, keys.n, keys.d, columns, column);
   for (int h = 0; h < heads; ++h) {
-    std::fill_n(approximate + static_cast<std::ptrdiff_t>(h) * row, padded, 0.0f);
-    std::fill_n(exact + static_cast<std::ptrdiff_t>(h) * row, padded, 0.0f);
+    std::fill_n(approximate + std::ptrdiff_t{h} * line_row, padded, 0.0f);
+    std::fill_n(exact + std::ptrdiff_t{h} * line_row, padded, 0.0f);
   }
   for (int c = 0; c < keys.d; ++c) {
-    f16* const of_c = columns + static_cast<std::ptrdiff_t>(c) * column;
-    std::fill(of_c + keys.n, of_c + padded, of_c[keys.n - 1]);
-    const bool looked_at = planes == nullptr || planes[c] > 0;
-    ReadKeys read{};
-    if (planes != nullptr && looked_at) read = read_keys(of_c, padded, planes[c]);
-    const Vec by = hn::Set(d, read.by), plus = hn::Set(d, read.plus), top = hn::Set(d, read.top);
-    const Vec base = hn::Set(d, read.base), step = hn::Set(d, read.step);
+    const int read_planes = planes == nullptr ? 0 : planes[c];
+    const bool looked_at = planes == nullptr || read_planes > 0;
+    const ReadPlanes read{offload::plane_count - read_planes, 1 << read_planes, offload::plane_step(read_planes)};
     for (int t = 0; t < padded; t += lane_count) {
-      const Vec key = key_at(of_c + t);
-      Vec seen = key;
-      if (planes != nullptr) {
-        const Vec q = hn::Min(top, hn::Max(hn::Zero(d), hn::MulAdd(key, by, plus)));
-        seen = hn::MulAdd(step, hn::ConvertTo(d, hn::ConvertTo(hn::RebindToSigned<D>(), q)), base);
-      }
+      const std::ptrdiff_t at = std::ptrdiff_t{c} * line_row + t;
+      const Vec key = key_at(keys.keys + at);
+      const Vec seen = read_planes > 0 ? plane_keys_at(keys, read, at) : key;
       for (int h = 0; h < heads; ++h) {
-        float* const e = exact + static_cast<std::ptrdiff_t>(h) * row + t;
-        hn::StoreU(hn::MulAdd(key, hn::Set(d, query[static_cast<std::ptrdiff_t>(h) * keys.d + c]), hn::LoadU(d, e)), d,
-                   e);
+        const std::ptrdiff_t of_head = std::ptrdiff_t{h} * keys.d + c;
+        float* const e = exact + std::ptrdiff_t{h} * line_row + t;
+        hn::StoreU(hn::MulAdd(key, hn::Set(d, query[of_head]), hn::LoadU(d, e)), d, e);
         if (!looked_at) continue;
-        float* const a = approximate + static_cast<std::ptrdiff_t>(h) * row + t;
-        hn::StoreU(hn::MulAdd(seen, hn::Set(d, weights[static_cast<std::ptrdiff_t>(h) * keys.d + c]), hn::LoadU(d, a)),
-                   d, a);
+        float* const a = approximate + std::ptrdiff_t{h} * line_row + t;
+        hn::StoreU(hn::MulAdd(seen, hn::Set(d, weights[of_head]), hn::LoadU(d, a)), d, a);
       }
     }
   }
@@ -213,7 +200,7 @@ namespace hayloft::index {
 
 HWY_EXPORT(scores_to_masses);
 HWY_EXPORT(note_masses);
-HWY_EXPORT(draw_ranks);
+HWY_EXPORT(draw_candidates);
 HWY_EXPORT(line_logits);
 HWY_EXPORT(widen_values);
 HWY_EXPORT(sum_values);
@@ -227,13 +214,14 @@ void note_masses(const MassTile& tile, const DrawNumbers& numbers, float* sums, 
   HWY_DYNAMIC_DISPATCH(note_masses)(tile, numbers, sums, squares, maxima);
 }
 
-void draw_ranks(const MassTile& tile, const DrawNumbers& numbers, float* p, float* ranks) {
-  HWY_DYNAMIC_DISPATCH(draw_ranks)(tile, numbers, p, ranks);
+int draw_candidates(const MassTile& tile, const DrawNumbers& numbers, float least, float* p, float* ranks,
+                    std::int32_t* at) {
+  return HWY_DYNAMIC_DISPATCH(draw_candidates)(tile, numbers, least, p, ranks, at);
 }
 
 void line_logits(const LineKeys& keys, const float* weights, const float* query, int heads, const std::uint8_t* planes,
-                 f16* columns, float* approximate, float* exact, int row) {
-  HWY_DYNAMIC_DISPATCH(line_logits)(keys, weights, query, heads, planes, columns, approximate, exact, row);
+                 float* approximate, float* exact) {
+  HWY_DYNAMIC_DISPATCH(line_logits)(keys, weights, query, heads, planes, approximate, exact);
 }
 
 void widen_values(const f16* const* rows, int n, int d, int stride, float* out) {

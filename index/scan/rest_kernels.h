@@ -9,7 +9,9 @@
 // [heads][stride], aligned to 64 bytes with a stride that is a multiple of 16. Nothing here allocates or throws.
 namespace hayloft::index {
 
-inline constexpr int draw_group_tokens = 64;  // for each of which the largest rank is kept
+// The largest ranks are kept of so many positions from a multiple of it on, of those that are equal modulo 16 together.
+inline constexpr int draw_span_tokens = 256;
+inline constexpr int draw_span_maxima = 16;
 
 // x[t] = exp(slope * x[t] + shift), at most e^60, for n scores, a multiple of 16.
 void scores_to_masses(float* x, int n, float slope, float shift);
@@ -28,31 +30,33 @@ struct MassTile {
   int n = 0;
 };
 
-// Adds the masses and their squares into [heads][16] parts. maxima [n / 64]: the largest rank of each 64, as
-// draw_ranks() has it; null: nothing is drawn.
+// Adds the masses and their squares into [heads][16] parts. maxima [spans][16], as draw_candidates() has ranks; null:
+// nothing is drawn.
 void note_masses(const MassTile& tile, const DrawNumbers& numbers, float* sums, float* squares, float* maxima);
 
-// p[t] = the sum of the heads' masses in their order, and ranks[t] = p[t] / u of its position, 0 where that is NaN.
-void draw_ranks(const MassTile& tile, const DrawNumbers& numbers, float* p, float* ranks);
+// p[t] = the sum of the heads' masses in their order, ranks[t] = p[t] / u of its position, 0 where that is NaN, and
+// at: the t in ascending order whose rank is above 0 and not below `least`. Returns how many these are. All [n].
+int draw_candidates(const MassTile& tile, const DrawNumbers& numbers, float least, float* p, float* ranks,
+                    std::int32_t* at);
 
-// The keys that a line from approximate scores to logits is fitted over, of one KV head: n of them, `stride` elements
-// apart.
+// The keys that a line from approximate scores to logits is fitted over, of one KV head: of n positions, component by
+// component, [d][line_row] each. Of columns in planes also each key's code and its range; else null.
+inline constexpr int line_samples = 256;            // positions at most
+inline constexpr int line_row = line_samples + 32;  // not a power of two, as in ColumnScores::stride()
 struct LineKeys {
-  const f16* first = nullptr;  // [n][stride], d of each
-  std::int64_t stride = 0;
+  const f16* keys = nullptr;
+  const std::uint8_t* codes = nullptr;
+  const f16* centres = nullptr;
+  const f16* halves = nullptr;
   int n = 0;
   int d = 0;
 };
 
-// approximate[h][t] = weights[h] . key as it is read, exact[h][t] = query[h] . key, rows of `row` floats; weights and
-// query f32 [heads][d]. planes [d]: keys are read as a store would have them that had made planes of just these keys,
-// of component c the first planes[c] ones, of which 0 are not looked at; null: as they are. columns: space for
-// [d][line_row(n)], aligned to 64 bytes.
-constexpr int line_row(int n) {
-  return (n + 15) / 16 * 16 + 32;  // not a power of two, as in ColumnScores::stride()
-}
+// approximate[h][t] = weights[h] . key as it is read, exact[h][t] = query[h] . key, rows of line_row floats; weights
+// and query f32 [heads][d]. planes [d]: of component c the first planes[c] are read, of which 0 are not looked at;
+// null: keys are read as they are.
 void line_logits(const LineKeys& keys, const float* weights, const float* query, int heads, const std::uint8_t* planes,
-                 f16* columns, float* approximate, float* exact, int row);
+                 float* approximate, float* exact);
 
 // out f32 [n][stride]: n rows of d values, zero past d.
 void widen_values(const f16* const* rows, int n, int d, int stride, float* out);

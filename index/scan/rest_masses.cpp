@@ -59,11 +59,11 @@ class MassScan {
         sums_(static_cast<std::size_t>(search.scores.query_heads * tiles_)) {
     if (search.count > 0) {
       const std::int64_t lists = search.scores.query_heads / heads_;
-      maxima_.resize(static_cast<std::size_t>(lists * groups()));
+      maxima_.resize(static_cast<std::size_t>(lists * maxima()));
     }
   }
 
-  // Fills the sums, and the largest rank of every group of positions.
+  // Fills the sums, and the largest ranks.
   void run(const offload::Threads& threads) {
     const std::int64_t grain =
         std::max<std::int64_t>(1, (kept_ == nullptr ? kScoredPieceTokens : kPieceTokens) / tile_);
@@ -82,30 +82,34 @@ class MassScan {
     return all;
   }
 
-  // The draw of a list: only groups whose largest rank may be among the best are looked at.
+  // The draw of a list: only spans whose largest rank may be among the best are looked at.
   RestMasses::Draw draw(int list) const {
     const auto count = static_cast<std::size_t>(search_.count);
     const auto best = count + 1;
-    const std::span<const float> maxima =
-        std::span(maxima_).subspan(static_cast<std::size_t>(list * groups()), static_cast<std::size_t>(groups()));
-    const float least = std::max(0.0f, kth_largest(maxima, static_cast<std::int64_t>(best)));
+    const std::span<const float> of_list =
+        std::span(maxima_).subspan(static_cast<std::size_t>(list * maxima()), static_cast<std::size_t>(maxima()));
+    const float least = std::max(0.0f, kth_largest(of_list, static_cast<std::int64_t>(best)));
     std::vector<Candidate> candidates;
     std::vector<float> masses;  // [candidates][heads]
     Reader reader(*this);
-    for (std::int64_t i = 0; i < groups(); ++i) {
-      const float most = maxima[static_cast<std::size_t>(i)];
+    alignas(64) std::array<float, draw_span_tokens> p;
+    alignas(64) std::array<float, draw_span_tokens> ranks;
+    std::array<std::int32_t, draw_span_tokens> at;
+    for (std::int64_t begin = 0; begin < search_.scores.limit; begin += draw_span_tokens) {
+      const auto of_span =
+          of_list.subspan(static_cast<std::size_t>(begin / draw_span_tokens) * draw_span_maxima, draw_span_maxima);
+      const float most = *std::max_element(of_span.begin(), of_span.end());
       if (most <= 0 || most < least) continue;
-      const std::int64_t begin = i * draw_group_tokens;
-      const float* const x = reader.group(list * heads_, begin);
-      alignas(64) std::array<float, draw_group_tokens> p;
-      alignas(64) std::array<float, draw_group_tokens> ranks;
-      const Starts starts(search_, begin, draw_group_tokens);
-      draw_ranks({x, stride_, heads_, draw_group_tokens}, {search_.key, starts.data()}, p.data(), ranks.data());
-      for (std::size_t t = 0; t < ranks.size(); ++t) {
-        if (ranks[t] <= 0 || ranks[t] < least) continue;
-        candidates.push_back({ranks[t], static_cast<std::int32_t>(begin) + static_cast<std::int32_t>(t), p[t],
-                              static_cast<std::int32_t>(candidates.size())});
-        for (int h = 0; h < heads_; ++h) masses.push_back(x[std::ptrdiff_t{h} * stride_ + std::ptrdiff_t(t)]);
+      const std::int64_t end = std::min(begin + draw_span_tokens, search_.scores.limit);
+      const float* const x = reader.masses(list * heads_, begin, end);
+      const int n = padded(end - begin);
+      const Starts starts(search_, begin, n);
+      const int high = draw_candidates({x, stride_, heads_, n}, {search_.key, starts.data()}, least, p.data(),
+                                       ranks.data(), at.data());
+      for (const std::int32_t t : std::span(at).first(static_cast<std::size_t>(high))) {
+        candidates.push_back({ranks[static_cast<std::size_t>(t)], static_cast<std::int32_t>(begin) + t,
+                              p[static_cast<std::size_t>(t)], static_cast<std::int32_t>(candidates.size())});
+        for (int h = 0; h < heads_; ++h) masses.push_back(x[std::ptrdiff_t{h} * stride_ + t]);
       }
     }
     float threshold = 0;
@@ -132,7 +136,10 @@ class MassScan {
   }
 
  private:
-  std::int64_t groups() const { return tiles_ * tile_ / draw_group_tokens; }  // of a list
+  // Maxima of a list; tiles hold whole spans.
+  std::int64_t maxima() const { return tiles_ * tile_ / draw_span_tokens * draw_span_maxima; }
+  // Kernels go over whole multiples of 64.
+  static int padded(std::int64_t n) { return static_cast<int>((n + 63) / 64 * 64); }
 
   // The first position of each 16 masses of a tile.
   class Starts {
@@ -166,14 +173,13 @@ class MassScan {
       return score(head, head * scan_.group_, scan_.group_, begin, end);
     }
 
-    // The masses of the 64 positions from `begin` on, of the query heads of a list, [heads][stride].
-    const float* group(int first, std::int64_t begin) {
+    // The masses of positions [begin, end) of one span, of the query heads of a list, [heads][stride].
+    const float* masses(int first, std::int64_t begin, std::int64_t end) {
       const int head = first / scan_.group_;
       if (scan_.kept_ != nullptr) {
         return scan_.kept_->tile(head, begin / scan_.tile_) +
                static_cast<std::ptrdiff_t>(first - head * scan_.group_) * scan_.stride_ + begin % scan_.tile_;
       }
-      const std::int64_t end = std::min(begin + draw_group_tokens, scan_.search_.scores.limit);
       float* const x = score(head, first, scan_.heads_, begin, end);
       for (int h = 0; h < scan_.heads_; ++h) {
         scan_.make_masses(first + h, begin, end, x + std::ptrdiff_t{h} * scan_.stride_);
@@ -206,16 +212,17 @@ class MassScan {
     const std::int64_t begin = index * tile_;
     const std::int64_t end = std::min(begin + tile_, search_.scores.limit);
     float* const x = reader.tile(head, begin, end);
-    const int n = static_cast<int>((end - begin + draw_group_tokens - 1) / draw_group_tokens * draw_group_tokens);
+    const int n = padded(end - begin);
     const Starts starts(search_, begin, n);
     for (int h = 0; h < group_; ++h) make_masses(head * group_ + h, begin, end, x + std::ptrdiff_t{h} * stride_);
     for (int first = 0; first < group_; first += heads_) {
       float* const sums = reader.sums();
       float* const squares = sums + heads_ * 16;
       const std::int64_t list = (head * group_ + first) / heads_;
-      float* const maxima = maxima_.empty() ? nullptr : maxima_.data() + list * groups() + begin / draw_group_tokens;
+      float* const most =
+          maxima_.empty() ? nullptr : maxima_.data() + list * maxima() + begin / draw_span_tokens * draw_span_maxima;
       note_masses({x + std::ptrdiff_t{first} * stride_, stride_, heads_, n}, {search_.key, starts.data()}, sums,
-                  squares, maxima);
+                  squares, most);
       for (int h = 0; h < heads_; ++h) {
         TileSums& of_head = sums_[static_cast<std::size_t>((head * group_ + first + h) * tiles_ + index)];
         of_head.sum = std::accumulate(sums + h * 16, sums + h * 16 + 16, 0.0);
@@ -226,9 +233,9 @@ class MassScan {
 
   // Makes a query head's scores of [begin, end) masses, up to the next multiple of 64: nothing of what is attended.
   void make_masses(int query_head, std::int64_t begin, std::int64_t end, float* x) const {
-    const std::int64_t n = (end - begin + draw_group_tokens - 1) / draw_group_tokens * draw_group_tokens;
+    const int n = padded(end - begin);
     const LogitLine& line = search_.lines[query_head];
-    scores_to_masses(x, static_cast<int>(n), line.slope, line.offset - search_.log_sums[query_head]);
+    scores_to_masses(x, n, line.slope, line.offset - search_.log_sums[query_head]);
     std::fill(x + (end - begin), x + n, 0.0f);
     const int k = search_.scores.k;
     const std::int32_t* const first = search_.taken + static_cast<std::ptrdiff_t>(query_head / heads_) * k;
@@ -246,7 +253,7 @@ class MassScan {
   int stride_;
   std::int64_t tiles_;
   std::vector<TileSums> sums_;  // [Hq][tiles]
-  std::vector<float> maxima_;   // [lists][groups of all tiles]
+  std::vector<float> maxima_;   // [lists][maxima()]
 };
 
 }  // namespace

@@ -52,7 +52,7 @@ struct RestMasses {
 // The random number of a position, in (0, 1): a whole number of 2^-23 and a half.
 float drawn_number(std::uint64_t key, std::int32_t position);
 
-// One pass over the scores, and over the few groups of 64 positions in which something may have been drawn. A list
+// One pass over the scores, and over the few spans of 256 positions in which something may have been drawn. A list
 // draws by the sum of its query heads' masses; each position drawn, alone or with others, has the chance min(1, mass /
 // threshold), by which its masses are to be divided. Ties break towards the smaller position. Thread-safe.
 RestMasses rest_masses(const offload::LayerView& view, const RestSearch& search, const offload::Threads& threads);

@@ -4,6 +4,7 @@
 #include "offload/error.h"
 #include "runtime/attention/attender.h"
 #include "runtime/attention/host_tail.h"
+#include "runtime/attention/logit_lines.h"
 #include "runtime/attention/method_option_table.h"
 #include "runtime/attention/rest_estimate.h"
 
@@ -128,6 +129,11 @@ class LocalAttender final : public Attender {
     const gpu::Buffer said = at.backend.allocate(2 * heads * sizeof(float), at.stream);  // errors, shares
     const gpu::SparqSelect select{ranking.by, plan.k, plan.limit};
     gpu::RestStep args{select, what, selection.scores->as<float>()};
+    LineSample& sample = line_sample(step, at.cache.store, line_positions(plan.limit));
+    const LineSample::OnDevice keys = sample.on_device(at.backend, at.stream);
+    args.line_keys = keys.keys;
+    args.line_positions = keys.positions;
+    args.line_samples = sample.count();
     args.draws = rest.kind == Rest::Kind::draw;
     args.drawn = plan.drawn;
     args.key = draw_key(rest.seed, at.cache.layer, plan.tokens);

@@ -170,8 +170,8 @@ SelectionPlan Method::plan_selection(const gpu::CacheView& cache, int query_head
   if (traits_.rest.kind == Rest::Kind::draw && plan.k < plan.limit) {
     const int budget = plan.k;  // in rows
     plan.k = budget / 2;
-    const int most = static_cast<int>(std::min<std::int64_t>(plan.limit - plan.k, std::numeric_limits<int>::max()));
-    plan.drawn = std::min((budget - plan.k) * values_per_row(cache), most);
+    const std::int64_t most = std::min<std::int64_t>(plan.limit - plan.k, std::numeric_limits<int>::max());
+    plan.drawn = static_cast<int>(std::min(values_for_rows(cache, budget - plan.k), most));
   }
   return plan;
 }

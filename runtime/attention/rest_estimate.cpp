@@ -110,9 +110,11 @@ double distance(const float* x, const float* y, int n) {
   return std::sqrt(sum);
 }
 
-// The estimate for the query heads of one list, from the values that were drawn.
+// The estimate for the query heads of one list, from the values that were drawn. means [Hq][d]: what they are taken
+// towards; may be empty.
 void add_drawn(const Step& step, int first, int heads, const index::RestMasses::Draw& draw,
-               const std::vector<index::LogitLine>& lines, float* out, float* shares, StepEstimate* estimate) {
+               const std::vector<index::LogitLine>& lines, const std::vector<float>& means, float* out, float* shares,
+               StepEstimate* estimate) {
   const LayerStep& at = step.at;
   const int d = at.head_dim();
   const auto n = static_cast<int>(draw.positions.size());
@@ -128,7 +130,7 @@ void add_drawn(const Step& step, int first, int heads, const index::RestMasses::
   }
   index::widen_values(rows.data(), n, d, stride, values.get());
   std::vector<float> squares(static_cast<std::size_t>(n));  // |V|^2 of each
-  for (int i = 0; i < n && estimate != nullptr; ++i) {
+  for (int i = 0; i < n && (estimate != nullptr || !means.empty()); ++i) {
     const float* const v = values.get() + std::ptrdiff_t{i} * stride;
     index::dot_values(v, 1, stride, v, squares.data() + i);
   }
@@ -149,6 +151,24 @@ void add_drawn(const Step& step, int first, int heads, const index::RestMasses::
       continue;
     }
     index::sum_values(values.get(), n, stride, weights.data(), mean.get());
+    float kept = 1;
+    if (!means.empty() && rest > 0) {
+      for (int c = 0; c < stride; ++c) mean[static_cast<std::size_t>(c)] /= rest;
+      index::dot_values(values.get(), n, stride, mean.get(), products.data());
+      const double size = norm(mean.get(), d);
+      double variance = 0;
+      for (std::size_t i = 0; i < weights.size(); ++i) {
+        const double weight = double{weights[i]} / double{rest};
+        const double far = double{squares[i]} + size * size - 2 * double{products[i]};
+        variance += weight * weight * (1 - double{draw.chances[i]}) * std::max(far, 0.0);
+      }
+      const float* const m = means.data() + std::ptrdiff_t{h} * d;
+      kept = kept_of_drawn(variance, distance(mean.get(), m, d));
+      for (int c = 0; c < d; ++c) {
+        float& x = mean[static_cast<std::size_t>(c)];
+        x = rest * (m[c] + kept * (x - m[c]));
+      }
+    }
     const std::vector<float> exact(y, y + d);
     for (int c = 0; c < d; ++c) y[c] = (y[c] + mean[static_cast<std::size_t>(c)]) / (1 + rest);
     shares[h] = 1 / (1 + rest);
@@ -168,15 +188,16 @@ void add_drawn(const Step& step, int first, int heads, const index::RestMasses::
     for (int c = 0; c < d; ++c) mean[static_cast<std::size_t>(c)] /= rest;
     const double shift = 0.7 * rho * (1 - rho) * distance(mean.get(), exact.data(), d);
     estimate->error[static_cast<std::size_t>(h)] =
-        static_cast<float>(std::sqrt(variance + shift * shift) / std::max(size, 1e-30));
+        static_cast<float>(std::sqrt(variance * error_kept(kept) + shift * shift) / std::max(size, 1e-30));
   }
 }
 
 // The variance of V over the newest tokens of the tail about the mean, [Hkv].
+constexpr std::int64_t spread_tokens = 512;
 std::vector<double> spread_of_values(const Step& step, const std::vector<float>& mean) {
   const LayerStep& at = step.at;
   const int d = at.head_dim();
-  const HostTail tail(at.backend, at.cache, at.stream, line_tokens);
+  const HostTail tail(at.backend, at.cache, at.stream, spread_tokens);
   std::vector<double> spread(static_cast<std::size_t>(at.kv_heads()));
   for (int head = 0; head < at.kv_heads() && tail.tokens() > 0; ++head) {
     const float* const centre = mean.data() + std::ptrdiff_t{head} * at.group() * d;
@@ -207,6 +228,11 @@ double rows_of(const index::RestMasses& rest, std::size_t head) {
 
 }  // namespace
 
+float kept_of_drawn(double variance, double distance) {
+  const double gap = distance * distance;
+  return variance < gap ? static_cast<float>(1 - variance / gap) : variance > 0 ? 0.0f : 1.0f;
+}
+
 void add_mean(const Step& step, const index::RestMasses& rest, const std::vector<index::LogitLine>& lines,
               const std::vector<float>& mean, float* out, float* shares, StepEstimate* estimate) {
   const LayerStep& at = step.at;
@@ -236,12 +262,10 @@ void add_mean(const Step& step, const index::RestMasses& rest, const std::vector
 namespace {
 
 std::vector<index::LogitLine> lines_of(const Step& step, const SelectionPlan& plan, const Ranking& ranking,
-                                       const HostRanking& ready, const Selection& taken) {
-  TakenLogits logits;
-  if (fits_taken(ready, ranking)) {
-    logits = taken_logits(step, step.at.cache.store, plan.lists, plan.k, ready, taken.positions);
-  }
-  return logit_lines(step, ranking, ready, logits);
+                                       const HostRanking& ready) {
+  if (!needs_lines(ranking)) return std::vector<index::LogitLine>(static_cast<std::size_t>(step.at.query_heads));
+  const LineSample& sample = line_sample(step, step.at.cache.store, line_positions(plan.limit));
+  return logit_lines(line_logits(step, sample, ready), step.at.query_heads);
 }
 
 index::RestMasses masses_of(const Step& step, const SelectionPlan& plan, const Selection& taken, const Ranking& ranking,
@@ -267,7 +291,7 @@ std::vector<float> attend_with_estimate(const Step& step, const SelectionPlan& p
   const LayerStep& at = step.at;
   ExactPart exact = attend_exactly(step, what);
   const HostRanking ready(step, ranking);
-  const std::vector<index::LogitLine> lines = lines_of(step, plan, ranking, ready, taken);
+  const std::vector<index::LogitLine> lines = lines_of(step, plan, ranking, ready);
   const bool draws = rest.kind == Rest::Kind::draw;
   const std::vector<float> references = draws ? draw_references(exact.log_sums) : exact.log_sums;
   index::RestMasses masses = masses_of(step, plan, taken, ranking, ready, lines, references, draws ? plan.drawn : 0,
@@ -276,13 +300,14 @@ std::vector<float> attend_with_estimate(const Step& step, const SelectionPlan& p
   std::vector<float> shares(static_cast<std::size_t>(at.query_heads), 1.0f);
   if (step.estimate != nullptr) step.estimate->error.assign(shares.size(), 0.0f);
   if (draws) {
+    const std::vector<float> means = needs_lines(ranking) ? std::vector<float>() : mean_of_values(step);
     const int heads = at.query_heads / plan.lists;
     at.backend.threads().parallel_for(plan.lists, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t list = begin; list < end; ++list) {
         index::RestMasses::Draw& draw = masses.draws[static_cast<std::size_t>(list)];
         const int first = static_cast<int>(list) * heads;
         refer_to(exact.log_sums, references, first, heads, draw);
-        add_drawn(step, first, heads, draw, lines, exact.out.data(), shares.data(), step.estimate);
+        add_drawn(step, first, heads, draw, lines, means, exact.out.data(), shares.data(), step.estimate);
       }
     });
   } else {
@@ -299,7 +324,7 @@ void predict_error(const Step& step, const SelectionPlan& plan, gpu::Attended wh
   const int d = at.head_dim();
   const ExactPart exact = attend_exactly(step, what);
   const HostRanking ready(step, ranking);
-  const std::vector<index::LogitLine> lines = lines_of(step, plan, ranking, ready, taken);
+  const std::vector<index::LogitLine> lines = lines_of(step, plan, ranking, ready);
   const index::RestMasses masses = masses_of(step, plan, taken, ranking, ready, lines, exact.log_sums, 0, 0);
   const std::vector<float> mean = mean_of_values(step);
   const std::vector<double> spread = spread_of_values(step, mean);

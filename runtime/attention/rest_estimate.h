@@ -46,6 +46,14 @@ std::vector<float> draw_references(const std::vector<float>& log_sums);
 void refer_to(const std::vector<float>& log_sums, const std::vector<float>& references, int first, int heads,
               index::RestMasses::Draw& draw);
 
+// What is kept of the distance of a draw's mean from the mean of V over every token, given the variance of what was
+// drawn, summed over the components: James and Stein's factor. Where scores are exact the draw is taken so far towards
+// that mean. And the part of that variance that is an error then, halfway between all of it and the factor.
+float kept_of_drawn(double variance, double distance);
+inline double error_kept(float kept) {
+  return (1 + double{kept}) / 2;
+}
+
 // The estimate by the mean value [Hq][d], and its error by the formula that needs no further row: takes out [Hq][d]
 // from what is attended exactly to the estimate.
 void add_mean(const Step& step, const index::RestMasses& rest, const std::vector<index::LogitLine>& lines,

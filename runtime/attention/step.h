@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "gpu/backend.h"
@@ -12,12 +13,14 @@
 namespace hayloft::runtime {
 
 class Attender;
+struct LineSamples;
 
 // Memory that a method needs from step to step. Grows, never shrinks; one per session.
 struct MethodScratch {
   gpu::Buffer positions;  // of the device
   gpu::Buffer alpha;      // likewise
   index::KeptScores kept;
+  std::shared_ptr<LineSamples> lines;  // the keys that lines of a rest by scores are fitted over
 };
 
 // One global layer of a forward pass over T tokens, whose keys and values are in the cache already. Made once for each

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <stdexcept>
 #include <utility>
 
 #include "offload/error.h"
@@ -34,7 +35,7 @@ Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& co
   }
 }
 
-Cache::Cache(const Cache& other, offload::Store store)
+Cache::Cache(const Cache& other, offload::Store store, std::int64_t tokens)
     : backend_(other.backend_),
       options_(other.options_),
       kv_heads_(other.kv_heads_),
@@ -58,22 +59,41 @@ Cache::Cache(const Cache& other, offload::Store store)
       to.state = backend_->allocate(from.state.bytes(), backend_->stream());
       backend_->copy(to.state.as<void>(), from.state.as<void>(), from.state.bytes(), backend_->stream());
     }
-    if (from.tokens == 0) continue;
+    const std::int64_t live = from.recurrent ? 0 : tokens - from.position;
+    if (live == 0) continue;
     to.rows = backend_->allocate(from.rows.bytes(), backend_->stream());
     to.capacity = from.capacity;
     to.first = from.first;
-    to.tokens = from.tokens;
+    to.tokens = live;
     const std::uint64_t row_bytes = 4 * static_cast<std::uint64_t>(head_dim_);
     for (int head = 0; head < kv_heads_; ++head) {  // the live slots only
       const std::uint64_t offset = static_cast<std::uint64_t>(head * from.capacity + from.first) * row_bytes;
       backend_->copy(to.rows.as<std::byte>() + offset, from.rows.as<std::byte>() + offset,
-                     static_cast<std::uint64_t>(from.tokens) * row_bytes, backend_->stream());
+                     static_cast<std::uint64_t>(live) * row_bytes, backend_->stream());
     }
   }
 }
 
 Cache Cache::fork() const {
-  return Cache(*this, store_.fork());
+  return Cache(*this, store_.fork(), tokens());
+}
+
+Cache Cache::fork_at(std::int64_t tokens) const {
+  if (tokens < rewinds_to() || tokens > this->tokens()) {
+    throw std::logic_error("Cache::fork_at: its tails do not reach back that far");
+  }
+  return Cache(*this, store_.fork(), tokens);
+}
+
+std::int64_t Cache::rewinds_to() const {
+  std::int64_t least = 0;
+  for (const Tail& tail : tails_) {
+    const std::int64_t stays = tail.window > 0 ? tail.window : options_.window;  // of a tail that has let something go
+    std::int64_t from = tail.position == 0 ? 0 : tail.position + stays;
+    if (tail.recurrent || from > tokens()) from = tokens();
+    least = std::max(least, from);
+  }
+  return least;
 }
 
 gpu::CacheView Cache::view(int layer) const {

@@ -37,6 +37,11 @@ class Cache {
 
   // Shares the blocks, copies the tails.
   Cache fork() const;
+  // The same of the first `tokens` alone: to the bit what a cache is that has had no others. From rewinds_to() on;
+  // fewer are a programmer's mistake.
+  Cache fork_at(std::int64_t tokens) const;
+  // Returns how many of the first tokens a fork may be cut to at least: those whose newest rows are still in the tails.
+  std::int64_t rewinds_to() const;
 
   // The tail of every layer, copied to the host, for a snapshot.
   std::vector<offload::SnapshotTail> tails() const;
@@ -135,7 +140,7 @@ class Cache {
     std::int64_t drafted = 0;
     gpu::Buffer before_drafts;
   };
-  Cache(const Cache& other, offload::Store store);
+  Cache(const Cache& other, offload::Store store, std::int64_t tokens);
   void restore_state(Tail& tail, const offload::SnapshotTail& saved, const std::string& file, int layer) const;
   void make_room(Tail& tail, int T);
   void start_spills(int layer);  // of the blocks that the tail fills

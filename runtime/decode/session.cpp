@@ -93,6 +93,19 @@ Session Session::fork() const {
   return Session(*this, cache_.fork());
 }
 
+Session Session::fork_at(std::int64_t tokens) const {
+  if (tokens < rewinds_to()) throw std::logic_error("Session::fork_at: what it keeps does not reach back that far");
+  return Session(*this, cache_.fork_at(tokens));
+}
+
+bool Session::rewindable() const {
+  return states_.empty() && !over_ranks() && config().count(LayerKind::global) == config().layers;
+}
+
+std::int64_t Session::rewinds_to() const {
+  return states_.empty() && !over_ranks() ? cache_.rewinds_to() : tokens();
+}
+
 OnDevice Session::fits_device(std::int64_t tokens) const {
   const gpu::DeviceMemory device = model_->backend().memory();
   if (device.budget_bytes == 0) return {.layer = false, .hidden = true};

@@ -61,6 +61,12 @@ class Session {
 
   // Decodes by the same method; without observers and with counters of its own.
   Session fork() const;
+  // The same behind the first `tokens` alone, as if there had been no others; at least rewinds_to(), which is tokens()
+  // where a method keeps something of the sequence, or layers that are not global have moved on.
+  Session fork_at(std::int64_t tokens) const;
+  std::int64_t rewinds_to() const;
+  // Returns whether the last tokens can be taken back at all, once a context is longer than a window.
+  bool rewindable() const;
 
   // Prefill: adds the tokens chunk by chunk, or layer by layer, attending as SessionOptions::prefill says. No logits:
   // the last token of a prompt goes through step(). The newest tokens then give back the device memory that only the
@@ -139,10 +145,13 @@ class Session {
   // whatever the method: the logits of each, f32 [T][vocab] in memory of the device, are to the bit those of T single
   // steps by `dense`. keep(logits, T) returns how many of the T stay, 1 to T; the others leave no trace, and if it
   // throws, none stays. Steps, counters and attended_share() are those of the tokens that stay, the bytes those of the
-  // pass. Where observers watch, a pass takes one token. Returns how many stay. Throws Error where the backend or the
-  // attender cannot.
+  // pass. Tokens that an observer wants to see are not taken together. Returns how many stay. Throws Error where the
+  // backend or the attender cannot.
   int verify(std::span<const std::int32_t> tokens, const KeepTokens& keep);
   int verified_at_once() const;  // 1 over ranks
+  // Returns how many tokens from here on may be verified in place of single steps, because the method attends exactly
+  // in every layer and no observer wants to see them; 0 where none is, or a pass takes one token.
+  std::int64_t exact_ahead() const;
   // Draws what follows from a token's logits among those.
   std::int32_t draw(const float* logits, Sampler& sampler) const;
 

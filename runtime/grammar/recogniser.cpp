@@ -29,7 +29,8 @@ Recogniser::Stack Recogniser::node(std::int32_t place, Stack below) {
       (static_cast<std::uint64_t>(static_cast<std::uint32_t>(place)) << 32) | static_cast<std::uint32_t>(below);
   const auto [at, added] = known_nodes_.try_emplace(key, static_cast<Stack>(nodes_.size()));
   if (added) {
-    if (nodes_.size() >= kMostNodes) fail("the grammar is too ambiguous for this text: too many ways to read it");
+    if (nodes_.size() >= kMostNodes)
+      throw GrammarLimit("the grammar is too ambiguous for this text: too many ways to read it");
     nodes_.push_back({place, below});
   }
   return at->second;
@@ -56,7 +57,7 @@ void Recogniser::enter(std::int32_t place, Stack below, Reached& into,
       if (std::ranges::find(entered, std::pair(at, under)) != entered.end()) continue;
       entered.emplace_back(at, under);
       if (entered.size() + into.ways.size() > kMostWays) {
-        fail("the grammar is too ambiguous for this text: too many ways to read it");
+        throw GrammarLimit("the grammar is too ambiguous for this text: too many ways to read it");
       }
       // A call that ends an alternative leaves nothing behind: lists stay as flat as they are long.
       const bool last = grammar_.symbols[static_cast<std::size_t>(at) + 1].kind == Symbol::Kind::end;
@@ -79,7 +80,7 @@ Recogniser::State Recogniser::state_of(Reached reached) {
     const Reached& other = states_[static_cast<std::size_t>(at->second)];
     if (other.ends == reached.ends && other.ways == reached.ways) return at->second;
   }
-  if (states_.size() >= kMostStates) fail("the grammar has too many states for this text");
+  if (states_.size() >= kMostStates) throw GrammarLimit("the grammar has too many states for this text");
   states_.push_back(std::move(reached));
   known_states_.emplace(hash, static_cast<State>(states_.size() - 1));
   return static_cast<State>(states_.size() - 1);

@@ -7,9 +7,16 @@
 #include <unordered_map>
 #include <vector>
 
+#include "offload/error.h"
 #include "runtime/grammar/grammar.h"
 
 namespace hayloft::runtime::grammar {
+
+// A grammar that can be read in more ways at once than are kept: whoever has sent it has asked for too much.
+class GrammarLimit : public Error {
+ public:
+  using Error::Error;
+};
 
 // Reads a text byte by byte and knows after each whether the grammar can still go on. All the ways in which a text may
 // have been read so far are one state, which is made when it is first reached and then has a number: a step is a look
@@ -22,7 +29,8 @@ class Recogniser {
   explicit Recogniser(Grammar grammar);
 
   State start() const { return start_; }
-  // The state behind one more byte; dead: the grammar has no such text. Throws Error where there are too many ways.
+  // The state behind one more byte; dead: the grammar has no such text. Throws GrammarLimit where there are too many
+  // ways.
   State next(State state, unsigned char byte);
   bool may_end(State state) const { return states_[static_cast<std::size_t>(state)].ends; }
   bool must_end(State state) const;  // nothing may follow

@@ -193,9 +193,7 @@ void Engine::admit() {
   for (auto at = waiting_.begin(); at != waiting_.end() && places_taken() < options_.parallel;) {
     const SharedJob job = *at;
     hand_over_to(*job);
-    const SessionPool::Entry* const kept =
-        job->request().echo ? nullptr : pool_.longest(job->request().context, job->request().tokens);
-    if (must_wait(*job, kept ? kept->tokens.size() : 0)) {  // others may go before it
+    if (must_wait(*job, kept_of(job->request()).tokens)) {  // others may go before it
       ++at;
       continue;
     }
@@ -290,24 +288,24 @@ std::uint64_t Engine::mapped_bytes(const std::string& context) const {
 
 void Engine::start(const SharedJob& job) {
   const GenerationRequest& request = job->request();
-  const auto model_tokens = [](const LedSession& session, std::size_t behind) {
-    return session.tokens() - static_cast<std::int64_t>(behind);
-  };
   if (!request.echo) {
-    const SessionPool::Entry* const kept = pool_.longest(request.context, request.tokens);
-    if (request.context.empty() && saved_.longest(request.tokens) > (kept ? kept->tokens.size() : 0)) {
+    const SessionPool::Beginning kept = kept_of(request);
+    if (request.context.empty() && saved_.longest(request.tokens) > kept.tokens) {
       if (std::optional<Session> session = saved_.open(request.tokens)) {
         const auto read = static_cast<std::size_t>(session->tokens());
         keep("", std::span(request.tokens).first(read), [&] { return session->fork(); });
         return begin(*job, std::move(*session), 0, read);
       }
     }
-    if (kept) {
-      const std::size_t read = kept->tokens.size();
-      begin(*job, kept->session.fork(), model_tokens(kept->session, read), read);
+    if (kept.entry) {
+      const std::size_t read = kept.tokens;
+      const bool for_copies = kept.entry->conversation == 0 && read == kept.entry->tokens.size();
+      LedSession session = kept.fork();
+      const std::int64_t context_tokens = session.tokens() - static_cast<std::int64_t>(read);
+      begin(*job, std::move(session), context_tokens, read);
       // A session that was kept for copies alone, inside a chunk, goes with the last of them.
       const bool inside = read % static_cast<std::size_t>(options_.session.chunk_tokens) != 0;
-      if (inside && read == job->to_read() && !copies_wait(*job)) {
+      if (for_copies && inside && read == job->to_read() && !copies_wait(*job)) {
         pool_.drop(request.context, std::span(request.tokens).first(read));
       }
       return;

@@ -106,14 +106,16 @@ class Engine {
   bool fails(Job& job, const std::function<void()>& part);  // whose errors end the job
   void save_prompt(Job& job, bool now);
   void count_read_again(const GenerationRequest& request, std::size_t cached);
+  SessionPool::Beginning kept_of(const GenerationRequest& request);
   void keep_boundary(const Job& job);
+  void keep_conversation(const Job& job);
   void fork_for_copies(const Job& job);
   bool copies_wait(const Job& job) const;  // other requests with its prompt, for a place
   void keep_session(Job& job);
   std::uint64_t mapped_bytes(const std::string& context) const;
   void keep_hot_contexts() const;  // what was read often of them, for the next server
   void keep(const std::string& context, std::span<const std::int32_t> tokens,
-            const std::function<LedSession()>& session);
+            const std::function<LedSession()>& session, std::size_t conversation = 0);
   std::uint64_t demand(const Job& job) const;
   std::uint64_t budget() const;  // for keys and values
   void fail_job(Job& job, int status, const std::string& message);

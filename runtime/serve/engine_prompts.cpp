@@ -76,6 +76,12 @@ void Engine::save_prompt(Job& job, bool now) {
   saved_.advance(job.saving, job.session().here(), std::span(job.request().tokens).first(job.read()), now);
 }
 
+// Of an answer that was made, the conversation that it belongs to goes on from where the next prompt parts from it.
+SessionPool::Beginning Engine::kept_of(const GenerationRequest& request) {
+  if (request.echo) return {};
+  return pool_.longest(request.context, request.tokens, request.conversation > 0);
+}
+
 // Keeps the last whole chunk of the prompt: what begins like it and ends otherwise goes on from here, to the same bits
 // as if it had read all itself.
 void Engine::keep_boundary(const Job& job) {
@@ -83,17 +89,31 @@ void Engine::keep_boundary(const Job& job) {
   keep(job.request().context, std::span(job.request().tokens).first(job.read()), [&] { return job.session().fork(); });
 }
 
+// Keeps the whole prompt of a conversation for its next turn, where the session cannot be cut back to it once it has
+// gone on.
+void Engine::keep_conversation(const Job& job) {
+  const GenerationRequest& request = job.request();
+  if (request.echo || request.conversation == 0 || job.context_replaced || job.read() < kWorthKeeping) return;
+  if (job.session().here().rewindable()) return;
+  keep(
+      request.context, std::span(request.tokens).first(job.read()), [&] { return job.session().fork(); },
+      request.conversation);
+}
+
 void Engine::keep_session(Job& job) {
   const std::vector<std::int32_t> tokens = job.session_tokens();
   if (job.request().echo || job.context_replaced || tokens.size() < kWorthKeeping) return;
-  keep(job.request().context, tokens, [&] { return job.take_session(); });
+  history_.add(job.request().context, tokens);
+  keep(
+      job.request().context, tokens, [&] { return job.take_session(); },
+      job.reading() ? 0 : job.request().conversation);
 }
 
 // Where there is no memory for it, nothing is kept: the request that it comes from goes on.
 void Engine::keep(const std::string& context, std::span<const std::int32_t> tokens,
-                  const std::function<LedSession()>& session) {
+                  const std::function<LedSession()>& session, std::size_t conversation) {
   try {
-    pool_.put(context, tokens, session(), mapped_bytes(context));
+    pool_.put(context, tokens, session(), mapped_bytes(context), conversation);
   } catch (const gpu::DeviceLost& error) {
     device_lost_ = error.what();
   } catch (const Error&) {

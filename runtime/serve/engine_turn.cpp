@@ -31,6 +31,8 @@ bool Engine::fails(Job& job, const std::function<void()>& part) {
   } catch (const gpu::DeviceLost& error) {
     device_lost_ = error.what();
     fail_job(job, 503, error.what());
+  } catch (const grammar::GrammarLimit& error) {
+    fail_job(job, 400, error.what());
   } catch (const std::exception& error) {
     fail_job(job, 500, error.what());
   }
@@ -95,7 +97,10 @@ bool Engine::read_on(Job& job) {
     own_.prompt_tokens += job.read() - before;
     save_prompt(job, false);
     if (!job.request().echo && job.read() == job.to_read() / chunk * chunk) keep_boundary(job);
-    if (!job.reading()) fork_for_copies(job);
+    if (!job.reading()) {
+      fork_for_copies(job);
+      keep_conversation(job);
+    }
   });
   return ended || failed;
 }

@@ -18,7 +18,9 @@ namespace hayloft::runtime::serve {
 struct GenerationRequest {
   std::vector<std::int32_t> tokens;  // the prompt; behind a saved context, what is put to it
   std::string context;               // name of a saved context; empty: none
-  int max_tokens = 16;               // generated at most; 0 only with echo
+  // So many of the tokens are a conversation, and those behind them begin the answer to it; 0: the prompt is none.
+  std::size_t conversation = 0;
+  int max_tokens = 16;  // generated at most; 0 only with echo
   SamplerOptions sampling;
   // The texts and tokens that end the answer and are not part of it; in texts special tokens count as they are
   // written.

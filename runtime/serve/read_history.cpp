@@ -50,6 +50,11 @@ ReadAgain ReadHistory::compare(const std::string& context, std::span<const std::
 }
 
 void ReadHistory::add(const std::string& context, std::span<const std::int32_t> tokens) {
+  std::erase_if(prompts_, [&](const Prompt& each) {
+    const bool begins = each.context == context && equal_tokens(each.tokens, tokens) == each.tokens.size();
+    if (begins) tokens_ -= each.tokens.size();
+    return begins;
+  });
   prompts_.push_back({context, {tokens.begin(), tokens.end()}});
   tokens_ += tokens.size();
   while (prompts_.size() > kMostPrompts || (tokens_ > kMostTokens && prompts_.size() > 1)) {

@@ -9,21 +9,37 @@ std::size_t common_prefix(std::span<const std::int32_t> a, std::span<const std::
   return static_cast<std::size_t>(end - a.begin());
 }
 
-const SessionPool::Entry* SessionPool::longest(const std::string& context, std::span<const std::int32_t> tokens) {
+LedSession SessionPool::Beginning::fork() const {
+  const auto left_out = static_cast<std::int64_t>(entry->tokens.size() - tokens);
+  return entry->session.fork_at(entry->session.tokens() - left_out);
+}
+
+SessionPool::Beginning SessionPool::longest(const std::string& context, std::span<const std::int32_t> tokens,
+                                            bool conversation) {
   Entry* best = nullptr;
+  std::size_t most = 0;
   for (Entry& entry : entries_) {
-    if (entry.context != context || entry.tokens.size() >= tokens.size()) continue;
-    if (best && entry.tokens.size() <= best->tokens.size()) continue;
-    if (common_prefix(entry.tokens, tokens) == entry.tokens.size()) best = &entry;
+    if (entry.context != context || tokens.empty() || (best && entry.tokens.size() <= most)) continue;
+    if (entry.conversation > 0 && !conversation) continue;  // it ends inside a chunk
+    const std::size_t common = common_prefix(entry.tokens, tokens.first(tokens.size() - 1));
+    if (best && common <= most) continue;
+    if (common < entry.tokens.size()) {
+      if (entry.conversation == 0 || common < entry.conversation) continue;
+      const auto left_out = static_cast<std::int64_t>(entry.tokens.size() - common);
+      if (entry.session.tokens() - left_out < entry.session.rewinds_to()) continue;
+    }
+    best = &entry;
+    most = common;
   }
   if (best) best->last_use = ++uses_;
-  return best;
+  return {best, most};
 }
 
 void SessionPool::put(const std::string& context, std::span<const std::int32_t> tokens, LedSession session,
-                      std::uint64_t mapped_bytes) {
+                      std::uint64_t mapped_bytes, std::size_t conversation) {
   drop(context, tokens);
-  entries_.push_back({context, {tokens.begin(), tokens.end()}, std::move(session), mapped_bytes, ++uses_});
+  entries_.push_back(
+      {context, {tokens.begin(), tokens.end()}, std::move(session), mapped_bytes, conversation, ++uses_});
 }
 
 void SessionPool::drop(const std::string& context, std::span<const std::int32_t> tokens) {

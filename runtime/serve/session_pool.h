@@ -21,16 +21,24 @@ class SessionPool {
     std::vector<std::int32_t> tokens;  // all that it has read behind it
     LedSession session;
     std::uint64_t mapped_bytes = 0;  // of its blocks, in the file of the context, which take no memory of the arena
+    std::size_t conversation = 0;    // so many of the tokens are a conversation, and the others an answer to it
     std::uint64_t last_use = 0;
   };
+  // What a request goes on from: all that an entry has read, or its first tokens.
+  struct Beginning {
+    const Entry* entry = nullptr;
+    std::size_t tokens = 0;
+    LedSession fork() const;  // of the entry's session, behind those tokens
+  };
 
-  // The entry with the most tokens that begin `tokens` (fewer than all of them: the last is for step()); null when
-  // there is none. It stays in the pool and counts as used.
-  const Entry* longest(const std::string& context, std::span<const std::int32_t> tokens);
+  // The entry with the most tokens that begin `tokens` (fewer than all of them: the last is for step()); none when
+  // there is none. An entry of a conversation serves conversations alone, which may part from it in the answer, where
+  // its session can be cut; what is none goes on from whole chunks. The entry stays in the pool and counts as used.
+  Beginning longest(const std::string& context, std::span<const std::int32_t> tokens, bool conversation = false);
 
   // Takes a session in; one with the same tokens is replaced.
   void put(const std::string& context, std::span<const std::int32_t> tokens, LedSession session,
-           std::uint64_t mapped_bytes = 0);
+           std::uint64_t mapped_bytes = 0, std::size_t conversation = 0);
   void drop(const std::string& context, std::span<const std::int32_t> tokens);
   void drop_context(const std::string& context);
 

@@ -62,6 +62,30 @@ TEST_F(AuditProgram, ReportsWhatItSampledAndGeneratesTheSameText) {
   EXPECT_NE(contents(folder_ / "attention.md").find("| layer | entropy"), std::string::npos);
 }
 
+TEST_F(AuditProgram, ShowsWhereAnAnswerLooked) {
+  const std::string book = folder_ / "book.hay", plot = folder_ / "map.svg";
+  ASSERT_EQ(run_program({"ingest", "-m", HAYLOFT_SOURCE_DIR "/examples/needle-model/model", "-f",
+                         (folder_ / "text.txt").string(), "--save", book, "--block-tokens", "256"})
+                .exit_code,
+            0);
+  const std::vector<std::string> ask{"ask", book, "-p", "the barn", "-n", "40", "--attn", "dense"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), ask.begin(), ask.end());
+    return run_program(more);
+  };
+  const Outcome shown = with({"--quotes", "2", "--plot", plot});
+  ASSERT_EQ(shown.exit_code, 0) << shown.err;
+  EXPECT_EQ(shown.out, with({}).out) << "it changes no answer";
+  EXPECT_NE(shown.err.find("█"), std::string::npos) << shown.err;
+  EXPECT_NE(shown.err.find(" 1. "), std::string::npos) << shown.err;
+  EXPECT_NE(shown.err.find("quotes: exact attention of "), std::string::npos) << shown.err;
+  const std::string picture = contents(plot);
+  EXPECT_NE(picture.find("<svg"), std::string::npos);
+  EXPECT_NE(picture.find("the barn"), std::string::npos);
+  EXPECT_EQ(with({"--quotes", "0"}).exit_code, 2);
+  EXPECT_NE(with({"--plot", "map.png"}).exit_code, 0);
+}
+
 TEST_F(AuditProgram, SaysNothingUnlessAsked) {
   EXPECT_EQ(generate({}).err.find("audit:"), std::string::npos);
 }

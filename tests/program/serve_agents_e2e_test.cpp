@@ -11,24 +11,12 @@
 namespace hayloft {
 namespace {
 
-namespace fs = std::filesystem;
 using nlohmann::json;
 using test::Served;
 
 class ServeAgents : public testing::Test {
  protected:
-  // The needle model with a template that takes tools as Hermes does.
-  ServeAgents() {
-    const fs::path model = folder_.path() / "model";
-    fs::copy(test::needle_model, model);
-    folder_.write("model/chat_template.jinja",
-                  "{% if tools %}{% for t in tools %}{{ t | tojson }} call by <tool_call>\n{% endfor %}{% endif %}"
-                  "{% for m in messages %}{{ m.role }}: {{ m.content }}"
-                  "{% if m.tool_calls %}{% for c in m.tool_calls %}<tool_call>{{ c.function | tojson }}</tool_call>"
-                  "{% endfor %}{% endif %}\n"
-                  "{% endfor %}");
-    server_.emplace(std::vector<std::string>{}, model);
-  }
+  ServeAgents() { server_.emplace(std::vector<std::string>{}, test::needle_model_with_tools(folder_)); }
 
   json ok(const std::string& path, const json& body) const {
     const test::HttpAnswer answer = server_->post(path, body);
@@ -93,7 +81,7 @@ TEST_F(ServeAgents, AnAnswerKeepsToItsGrammar) {
   }
 }
 
-TEST_F(ServeAgents, ACallIsToldAsOne) {
+TEST_F(ServeAgents, ACallIsToldWhileItIsWritten) {
   json body{{"messages", said_}, {"tools", tools_}, {"temperature", 1}};
   body["tool_choice"] = {{"type", "function"}, {"function", {{"name", "find"}}}};
   body["tools"][0]["function"]["strict"] = true;
@@ -105,12 +93,24 @@ TEST_F(ServeAgents, ACallIsToldAsOne) {
   EXPECT_TRUE(json::parse(call["function"]["arguments"].get<std::string>()).contains("bale"));
 
   json pieces = json::array();
+  std::string arguments, ended;
   for (const json& event : streamed("/v1/chat/completions", body)) {
-    for (const json& each : event["choices"][0]["delta"].value("tool_calls", json::array())) pieces.push_back(each);
+    const json& told = event["choices"][0];
+    EXPECT_EQ(told["delta"].value("content", ""), "") << "text that became a call";
+    for (const json& each : told["delta"].value("tool_calls", json::array())) pieces.push_back(each);
+    if (told["finish_reason"].is_string()) ended = told["finish_reason"];
   }
-  ASSERT_GE(pieces.size(), 1u);
-  const json bale = json::parse(pieces[0]["function"]["arguments"].get<std::string>())["bale"];
+  ASSERT_GE(pieces.size(), 3u);
+  EXPECT_EQ(pieces[0]["function"]["name"], "find");
+  EXPECT_TRUE(pieces[0].contains("id"));
+  EXPECT_FALSE(pieces[1].contains("id") || pieces[1]["function"].contains("name"));
+  for (const json& each : pieces) {
+    EXPECT_EQ(each["index"], 0);
+    arguments += each["function"]["arguments"].get<std::string>();
+  }
+  const json bale = json::parse(arguments)["bale"];
   EXPECT_TRUE(bale == "red" || bale == "blue") << pieces;
+  EXPECT_EQ(ended, "tool_calls");
 
   // What was called goes back with its result.
   json more = said_;
@@ -118,6 +118,16 @@ TEST_F(ServeAgents, ACallIsToldAsOne) {
   more.push_back({{"role", "tool"}, {"tool_call_id", call["id"]}, {"content", "in the loft"}});
   EXPECT_EQ(server_->post("/v1/chat/completions", {{"messages", more}, {"tools", tools_}, {"max_tokens", 2}}).status,
             200);
+
+  // One call, of two that the model would make.
+  json two{{"messages", said_}, {"tools", tools_}};
+  const std::string call_text = R"(<tool_call>{\"name\": \"find\", \"arguments\": {}}</tool_call>)";
+  two["grammar"] = "root ::= \"" + call_text + call_text + "\"";
+  EXPECT_EQ(ok("/v1/chat/completions", two)["choices"][0]["message"]["tool_calls"].size(), 2u);
+  two["parallel_tool_calls"] = false;
+  const json once = ok("/v1/chat/completions", two)["choices"][0];
+  EXPECT_EQ(once["message"]["tool_calls"].size(), 1u);
+  EXPECT_EQ(once["finish_reason"], "tool_calls");
 
   // No call of these tools: text, to the letter.
   const json other = ok(
@@ -144,7 +154,13 @@ TEST_F(ServeAgents, MessagesHaveTheirBlocksAndEvents) {
   EXPECT_EQ(order.front(), "message_start");
   EXPECT_EQ(order[1], "content_block_start");
   EXPECT_EQ(order[2], "content_block_delta");
-  EXPECT_EQ(order[3], "content_block_stop");
+  EXPECT_EQ(order[3], "content_block_delta");
+  EXPECT_EQ(order[order.size() - 3], "content_block_stop");
+  std::string input;
+  for (const json& event : events) {
+    if (event["type"] == "content_block_delta") input += event["delta"].value("partial_json", "");
+  }
+  EXPECT_TRUE(json::parse(input).contains("bale")) << input;
   EXPECT_EQ(order[order.size() - 2], "message_delta");
   EXPECT_EQ(order.back(), "message_stop");
 
@@ -213,6 +229,22 @@ TEST_F(ServeAgents, AResponseIsGoneOnFrom) {
   body["tools"] = {{{"type", "function"}, {"name", "find"}, {"parameters", parameters_}, {"strict", true}}};
   const json called = ok("/v1/responses", body)["output"].back();
   EXPECT_EQ(called["type"], "function_call");
+  std::string arguments;
+  std::size_t deltas = 0;
+  const std::vector<json> calling = streamed("/v1/responses", body);
+  for (const json& event : calling) {
+    if (event["type"] == "response.function_call_arguments.delta") {
+      arguments += event["delta"].get<std::string>();
+      ++deltas;
+    }
+    if (event["type"] == "response.function_call_arguments.done") {
+      EXPECT_EQ(event["arguments"], arguments);
+    }
+  }
+  EXPECT_GT(deltas, 1u);
+  EXPECT_TRUE(json::parse(arguments).contains("bale")) << arguments;
+  EXPECT_EQ(calling.back()["response"]["output"].back()["arguments"], arguments);
+  EXPECT_EQ(calling.back()["response"]["output"].back()["status"], "completed");
   body["input"].push_back(called);
   body["input"].push_back({{"type", "function_call_output"}, {"call_id", called["call_id"]}, {"output", "loft"}});
   body["tool_choice"] = "auto";

@@ -1,10 +1,10 @@
 #include <gtest/gtest.h>
 
 #include <deque>
-#include <random>
 #include <thread>
 #include <vector>
 
+#include "tests/program/hostile_requests.h"
 #include "tests/program/served.h"
 
 // Tests what no client should send: each is refused with a reason, and the server answers the next one.
@@ -12,30 +12,16 @@ namespace hayloft {
 namespace {
 
 using nlohmann::json;
+using test::below;
 using test::greedy;
+using test::head;
 using test::http;
 using test::HttpAnswer;
 using test::HttpClient;
+using test::one_of;
+using test::post;
+using test::Random;
 using test::Served;
-
-using Random = std::mt19937;
-
-std::size_t below(Random& random, std::size_t n) {
-  return std::uniform_int_distribution<std::size_t>(0, n - 1)(random);
-}
-
-template <class Value>
-const Value& one_of(Random& random, const std::vector<Value>& values) {
-  return values[below(random, values.size())];
-}
-
-std::string head(const std::string& method, const std::string& path, const std::string& fields) {
-  return method + " " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + fields + "\r\n";
-}
-
-std::string post(const std::string& path, const std::string& body) {
-  return head("POST", path, "Content-Length: " + std::to_string(body.size()) + "\r\n") + body;
-}
 
 const std::string completions = "/v1/completions";
 const std::string chat = "/v1/chat/completions";
@@ -207,19 +193,6 @@ using Make = std::string (*)(Random&);
 const std::vector<Make> kinds{changed_json, wrong_type, wrong_message, huge_number, broken_text, traversal,
                               bad_chunks,   bad_length, bad_head,      deep,        wrong_place, unfinished};
 
-// Some come in small pieces.
-void send(const HttpClient& client, std::string_view bytes, Random& random) {
-  if (bytes.size() < 2000 && below(random, 4) == 0) {
-    while (!bytes.empty()) {
-      const std::size_t piece = std::min(bytes.size(), 1 + below(random, 40));
-      client.send(bytes.substr(0, piece));
-      bytes.remove_prefix(piece);
-    }
-  }
-  client.send(bytes);
-  client.end_sending();
-}
-
 void send_some(std::uint16_t port, unsigned seed, int count) {
   Random random(seed);
   for (int i = 0; i < count; ++i) {
@@ -295,93 +268,6 @@ TEST(ServeHostile, HeadHasNoBodyAndOldClientsGetNoChunks) {
   EXPECT_EQ(streamed.head.find("chunked"), std::string::npos);
   EXPECT_NE(streamed.body.find("\n\ndata: {"), std::string::npos) << streamed.body;
   EXPECT_NE(streamed.body.find("data: [DONE]"), std::string::npos);
-}
-
-// Of each, sixteen times what is read of it.
-TEST(ServeHostile, WhatChunksBringBesidesIsBounded) {
-  const test::TemporaryFolder folder;
-  Served server({"--api-key-file", folder.write("key", "secret").string()});
-  const std::string start = head("POST", completions, "Authorization: Bearer secret\r\nTransfer-Encoding: chunked\r\n");
-  const std::string lines(std::size_t{1} << 19, '0');
-  std::string trailers, small_chunks;
-  while (trailers.size() < lines.size()) trailers += "x: " + std::string(100, 'y') + "\r\n";
-  while (small_chunks.size() < lines.size()) small_chunks += "1;" + std::string(1000, 'x') + "\r\na\r\n";
-  for (const std::string& sent : {lines, "5;" + lines, "5;x=\"" + lines, "0\r\n" + trailers, small_chunks}) {
-    const HttpClient client(server.port);
-    client.send(start + sent);
-    const HttpAnswer answer = client.answer();
-    EXPECT_EQ(answer.status, 400) << sent.substr(0, 20);
-    EXPECT_FALSE(answer.reset) << sent.substr(0, 20);
-  }
-  // Whoever has shown no key is told so at once.
-  const HttpClient client(server.port);
-  client.send(head("POST", completions, "Transfer-Encoding: chunked\r\n") + lines);
-  EXPECT_EQ(client.answer().status, 401);
-  // At paths that need none, and by methods that take none, there is no body to speak of.
-  for (const std::string& line : {head("POST", "/", ""), head("POST", "/health", ""), head("GET", "/health", "")}) {
-    const std::string fields = line.substr(0, line.size() - 2);
-    const HttpClient large(server.port);
-    large.send(fields + "Content-Length: 1000000\r\n\r\n");
-    EXPECT_EQ(large.answer().status, 413) << line;
-    const HttpClient chunked(server.port);
-    chunked.send(fields + "Transfer-Encoding: chunked\r\n\r\nfffff\r\n");
-    EXPECT_EQ(chunked.answer().status, 413) << line;
-  }
-  ASSERT_TRUE(server.program().running());
-}
-
-TEST(ServeHostile, AHeadIsBoundedHoweverItArrives) {
-  Served server;
-  const HttpClient client(server.port);
-  client.send("GET /health HTTP/1.1\r\nHost: localhost\r\n");
-  for (int i = 0; i < 200; ++i) client.send("x: " + std::string(1000, 'y') + "\r\n");
-  EXPECT_EQ(client.answer().status, 431);
-  std::string fields;
-  for (int i = 0; i < 1000; ++i) fields += "a:b\r\n";
-  const HttpClient many(server.port);
-  many.send(head("GET", "/health", fields));
-  EXPECT_EQ(many.answer().status, 431);
-}
-
-// What one program reads as one request and another as two, or as one for another host.
-TEST(ServeHostile, HeadsThatCanBeReadInTwoWaysAreRefused) {
-  Served server;
-  const auto status_of = [&](const std::string& bytes) {
-    const HttpClient client(server.port);
-    client.send(bytes);
-    client.end_sending();
-    return client.answer().status;
-  };
-  const std::string get = "GET /health HTTP/1.1\r\nConnection: close\r\n";
-  const std::string host = "Host: localhost\r\n";
-  EXPECT_EQ(status_of(get + host + "\r\n"), 200);
-  EXPECT_EQ(status_of(get + "hOST: [::1]:80\r\n\r\n"), 200);
-  EXPECT_EQ(status_of("GET /health HTTP/1.0\r\n\r\n"), 200);
-  for (const std::string& fields :
-       {std::string(), host + host, host + "Host: evil.example\r\n", std::string("Host:\r\n"),
-        std::string("Host: a b\r\n"), std::string("Host: localhost, evil.example\r\n"),
-        std::string("Host: user@localhost\r\n"), host + "X: a\r\n b\r\n", "X: a\r\n\t" + host,
-        std::string("Host:\r\n localhost\r\n")}) {
-    EXPECT_EQ(status_of(get + fields + "\r\n"), 400) << fields;
-  }
-  const std::string body = R"({"prompt": "a"})";
-  const std::string length = "Content-Length: " + std::to_string(body.size()) + "\r\n";
-  const std::string in_chunks = "f\r\n" + body + "\r\n0\r\n\r\n";
-  ASSERT_EQ(body.size(), 15u);
-  const std::string encoding = "Transfer-Encoding: chunked\r\n";
-  EXPECT_EQ(status_of(head("POST", "/tokenize", length) + body), 200);
-  EXPECT_EQ(status_of(head("POST", "/tokenize", encoding) + in_chunks), 200);
-  EXPECT_EQ(status_of(head("POST", "/tokenize", encoding) + "f;a=b\r\n" + body + "\r\n0\r\nX: y\r\n\r\n"), 200);
-  EXPECT_EQ(status_of(head("POST", "/tokenize", length + length) + body), 400);
-  EXPECT_EQ(status_of(head("POST", "/tokenize", "Content-Length: 15, 15\r\n") + body), 400);
-  for (const std::string& fields : {length + encoding, encoding + length, encoding + encoding}) {
-    EXPECT_EQ(status_of(head("POST", "/tokenize", fields) + in_chunks), 400) << fields;
-  }
-  for (const char* name : {"gzip, chunked", "chunked, identity", "identity", "xchunked", ""}) {
-    const std::string fields = "Transfer-Encoding: " + std::string(name) + "\r\n";
-    EXPECT_EQ(status_of(head("POST", "/tokenize", fields) + in_chunks), 400) << fields;
-  }
-  EXPECT_EQ(status_of("POST /tokenize HTTP/1.0\r\n" + encoding + "\r\n" + in_chunks), 400);
 }
 
 TEST(ServeHostile, AStreamThatNobodyReadsGivesItsPlaceUp) {

@@ -12,6 +12,7 @@
 
 #include "tests/program/http_client.h"
 #include "tests/program/program.h"
+#include "tests/support/temporary_folder.h"
 
 // The program as a server, on a port that was free.
 namespace hayloft::test {
@@ -20,6 +21,19 @@ using nlohmann::json;
 
 inline const std::filesystem::path needle_model =
     std::filesystem::path(HAYLOFT_SOURCE_DIR) / "examples/needle-model/model";
+
+// A copy of the needle model with a template that takes tools as Hermes does.
+inline std::filesystem::path needle_model_with_tools(const TemporaryFolder& folder) {
+  std::filesystem::path model = folder.path() / "model";
+  std::filesystem::copy(needle_model, model);
+  folder.write("model/chat_template.jinja",
+               "{% if tools %}{% for t in tools %}{{ t | tojson }} call by <tool_call>\n{% endfor %}{% endif %}"
+               "{% for m in messages %}{{ m.role }}: {{ m.content }}"
+               "{% if m.tool_calls %}{% for c in m.tool_calls %}<tool_call>{{ c.function | tojson }}</tool_call>"
+               "{% endfor %}{% endif %}\n"
+               "{% endfor %}");
+  return model;
+}
 
 class Served {
  public:

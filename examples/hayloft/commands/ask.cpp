@@ -17,6 +17,7 @@
 #include "examples/hayloft/process/messages.h"
 #include "examples/hayloft/process/ranks.h"
 #include "examples/hayloft/process/shared_input.h"
+#include "examples/hayloft/quotes.h"
 #include "examples/hayloft/reach.h"
 #include "examples/hayloft/run_plan.h"
 #include "examples/hayloft/saved_context.h"
@@ -35,6 +36,8 @@ constexpr const char* ask_examples = R"(Examples:
       two questions, neither of which sees the other
   hayloft ask book.hay --attn sparq --attn-k 512 < questions.txt
       one question a line
+  hayloft ask book.hay -p "Who is the captain?" --quotes --plot map.svg
+      with a map of the book, and the places that the answer attended to
   hayloft ask book.hay
       on a terminal: type questions, end with Ctrl-D)";
 
@@ -60,6 +63,7 @@ class AskCommand : public Command {
     add_sampling_options(app, sampling_);
     add_attention_options(app, attention_, {"auto"});
     add_exact_options(app, exact_);
+    add_quote_options(app, quote_choices_);
     add_audit_options(app, audit_);
     add_weights_option(app, machine_);
     add_products_option(app, machine_);
@@ -73,6 +77,7 @@ class AskCommand : public Command {
     method_ = attention_.one_method("ask");
     drafts_ = exact_.drafts(*app_, method_);
     audit_.check();
+    quote_choices_.check();
     runtime::Sampler sampler(sampling_);
     if (template_.empty()) return;
     if (template_.find(slot) == std::string::npos) fail("--template: {{}} must stand where the question goes");
@@ -80,7 +85,8 @@ class AskCommand : public Command {
   }
 
   void check_ranks() const override {
-    refuse_over_ranks(*app_, {"--exact", "--audit", "--audit-json", "--attention-stats", "--fidelity"});
+    refuse_over_ranks(*app_,
+                      {"--exact", "--audit", "--audit-json", "--attention-stats", "--fidelity", "--quotes", "--plot"});
     require_over_ranks(machine_, {}, {&method_, 1});
   }
 
@@ -103,6 +109,7 @@ class AskCommand : public Command {
     runtime::Session context = open_saved(environment, source, snapshot, session, *method.method());
     note("{}: {} tokens\n", shown(context_), context.tokens());
     prepare_method(context, *method.method());
+    if (quote_choices_.wanted()) quoted_.emplace(environment, quote_choices_, snapshot.tokens());
 
     try {
       for (const std::string& question : questions_) answer(environment, {snapshot, context}, method, question);
@@ -112,6 +119,7 @@ class AskCommand : public Command {
       throw;
     }
     method.finish();
+    if (quoted_) quoted_->draw();
     keep_hot_reads(environment, context, snapshot, machine_.verbose);
     say_device_memory(*environment.backend);
   }
@@ -129,8 +137,7 @@ class AskCommand : public Command {
     choose_form(directory_);
     environment_.emplace(machine_, directory_, rope_);
     check_drawing(*environment_, drawing_);
-    require_verifying(drafts_, *environment_->backend);
-    drawing_.drafts = drafts_;
+    set_drafts(drawing_, drafts_, exact_.draft, method_, *environment_->backend);
     if (chat_) drawing_.ends = runtime::end_of_turn_tokens(*environment_->tokenizer);
     method_ = runtime::with_column_recall(with_rates(method_, *environment_, machine_.profile),
                                           runtime::saved_column_recall(snapshot));
@@ -160,7 +167,7 @@ class AskCommand : public Command {
     return text.replace(text.find(slot), slot.size(), question);
   }
 
-  void answer_lines(const Environment& environment, const Context& context, WatchedMethod& method) const {
+  void answer_lines(const Environment& environment, const Context& context, WatchedMethod& method) {
     SharedLines input;
     for (std::string line; input.next(line);) {
       if (!line.empty()) answer(environment, context, method, line);
@@ -168,7 +175,7 @@ class AskCommand : public Command {
   }
 
   void answer(const Environment& environment, const Context& context, WatchedMethod& method,
-              const std::string& question) const {
+              const std::string& question) {
     std::vector<std::int32_t> tokens;
     prepare_together([&] {
       tokens = environment.tokenizer->encode_continuation(written(question));
@@ -177,8 +184,10 @@ class AskCommand : public Command {
     runtime::Session session = context.session.fork();
     session.append(std::span(tokens).first(tokens.size() - 1), [](auto, auto) { check_interrupted(); });
     Decoded done;
+    if (quoted_) quoted_->begin(session);
     decode_and_print(environment, session, method, drawing_, {&context.saved, tokens}, done);
     note("{}\n", decode_summary(session, done, predicted_beside(plan_, 0)));
+    if (quoted_) quoted_->finish(session, question);
     if (machine_.verbose) note_reach(session, method.method()->options());
   }
 
@@ -195,6 +204,7 @@ class AskCommand : public Command {
   ExactChoices exact_;
   std::optional<runtime::DraftOptions> drafts_;
   AuditChoices audit_;
+  QuoteChoices quote_choices_;
   MachineOptions machine_;
   runtime::RopeOverrides rope_;
   runtime::MethodOptions method_;
@@ -202,6 +212,7 @@ class AskCommand : public Command {
   std::filesystem::path directory_;  // of the model
   std::optional<Environment> environment_;
   runtime::plan::Plan plan_;
+  std::optional<QuotedAnswers> quoted_;
 };
 
 }  // namespace

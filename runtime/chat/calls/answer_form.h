@@ -26,6 +26,7 @@ struct AnswerForm {
   bool channels = false;    // gpt-oss' <|channel|>NAME<|message|>
   bool thinks = false;      // <think> ... </think> before the answer
   bool in_thought = false;  // the prompt has ended behind <think>
+  bool early = false;       // calls are told while they are written, and not when they are whole
   std::vector<OfferedTool> tools = {};
 
   // Returns whether an answer is its text and nothing else, so that nothing has to be read from it.
@@ -33,12 +34,15 @@ struct AnswerForm {
   bool calls() const { return tags || mistral || llama || channels; }
 };
 
+inline constexpr std::string_view kCallEnd = "</tool_call>";
+
 // The form that a template's own text shows. The tools are those of a request; `prompt` is the conversation as the
 // template has written it.
 AnswerForm answer_form(const ChatTemplate& chat_template, std::vector<OfferedTool> tools, std::string_view prompt);
 
 // Takes an answer apart while it is generated: what the reader is to see, reasoning, and calls of tools, each of them
-// when it is whole. A call that is no JSON, or of a tool that was not offered, stays text. Not thread-safe.
+// when it is whole, or early. A call that is no JSON, or of a tool that was not offered, stays text; what has been told
+// early is not taken back. Not thread-safe.
 class AnswerReader {
  public:
   virtual ~AnswerReader() = default;

@@ -17,11 +17,11 @@ struct ToolCall {
   std::string arguments;
 };
 
-// A part of an answer that is new: text for the reader, reasoning, or a whole call.
+// A part of an answer that is new: text for the reader, reasoning, a call, or more of the last call's arguments.
 struct AnswerPart {
-  enum class Kind : std::uint8_t { text, reasoning, call };
+  enum class Kind : std::uint8_t { text, reasoning, call, arguments };
   Kind kind = Kind::text;
-  std::string text;    // of text and reasoning
+  std::string text;    // of all but a call
   ToolCall call = {};  // of a call
 };
 

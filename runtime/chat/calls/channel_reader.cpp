@@ -18,6 +18,7 @@ std::vector<AnswerPart> ChannelReader::push(const TextRun& run) {
       head_ += run.text;
     } else if (!called_.empty()) {
       arguments_ += run.text;
+      if (form_.early) early_.read(arguments_, parts);
     } else {
       add_part(parts, reasoning_ ? PartKind::reasoning : PartKind::text, run.text);
     }
@@ -48,19 +49,25 @@ void ChannelReader::begin_message() {
   if (at != std::string::npos) {
     const std::size_t begin = at + to.size();
     called_ = head.substr(begin, head.find_first_of(" \t\r\n", begin) - begin);
+    early_ = EarlyCalls(form_.tools);
+    early_.expect(called_);
   }
   reasoning_ = called_.empty() && head.find("analysis") != std::string::npos;
+}
+
+void ChannelReader::end_call(const std::string& arguments, std::vector<AnswerPart>& parts) const {
+  if (const std::optional<ToolCall> call = parse_arguments(called_, arguments, form_.tools)) {
+    add_calls(parts, {*call});
+  } else {
+    add_part(parts, PartKind::text, arguments);
+  }
 }
 
 void ChannelReader::end_message(std::vector<AnswerPart>& parts) {
   if (!called_.empty()) {
     const std::string arguments = std::exchange(arguments_, {});
-    const std::optional<ToolCall> call = parse_arguments(called_, arguments, form_.tools);
-    if (call) {
-      add_calls(parts, {*call});
-    } else {
-      add_part(parts, PartKind::text, arguments);
-    }
+    if (form_.early) early_.finish(arguments, parts);
+    if (!form_.early || !early_.begun()) end_call(arguments, parts);
   }
   called_.clear();
   head_.clear();

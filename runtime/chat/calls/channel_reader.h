@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "runtime/chat/calls/answer_form.h"
+#include "runtime/chat/calls/early_calls.h"
 
 namespace hayloft::runtime {
 
@@ -11,13 +12,14 @@ namespace hayloft::runtime {
 // them: "analysis" is reasoning, what is for functions.NAME a call of it, all else is for the reader.
 class ChannelReader : public AnswerReader {
  public:
-  explicit ChannelReader(const AnswerForm& form) : form_(form) {}
+  explicit ChannelReader(const AnswerForm& form) : form_(form), early_(form.tools) {}
   std::vector<AnswerPart> push(const TextRun& run) override;
   std::vector<AnswerPart> finish() override;
 
  private:
   void begin_message();
   void end_message(std::vector<AnswerPart>& parts);
+  void end_call(const std::string& arguments, std::vector<AnswerPart>& parts) const;
 
   const AnswerForm& form_;
   bool in_head_ = true;
@@ -26,6 +28,7 @@ class ChannelReader : public AnswerReader {
   std::string called_;      // the function that the message is for
   bool reasoning_ = false;  // what the message holds
   std::string arguments_;
+  EarlyCalls early_;  // of the arguments
 };
 
 }  // namespace hayloft::runtime

@@ -26,10 +26,6 @@ std::optional<ordered_json> json_of_call(std::string_view text) {
   }
 }
 
-std::string text_of_json(const ordered_json& json) {
-  return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-}
-
 // {"name": ..., "arguments" or "parameters": {...}}; arguments may be the text of an object as well.
 std::optional<ToolCall> call_of(const ordered_json& object, std::span<const OfferedTool> tools) {
   if (!object.is_object()) return std::nullopt;
@@ -87,12 +83,8 @@ std::optional<ToolCall> parse_function_tags(std::string_view text, std::span<con
   const OfferedTool* const tool = name ? offered(trimmed(*name), tools) : nullptr;
   if (tool == nullptr) return std::nullopt;
   ordered_json arguments = ordered_json::object();
-  while (take_text(text, "<parameter=")) {
-    const auto key = take_until(text, ">");
-    const auto value = key ? take_until(text, "</parameter>") : std::nullopt;
-    if (!value) return std::nullopt;
-    const std::string named(trimmed(*key));
-    arguments[named] = parameter_value(*tool, named, *value);
+  while (std::optional<CallParameter> parameter = take_parameter(text, *tool)) {
+    arguments[parameter->key] = std::move(parameter->value);
   }
   if (!take_text(text, "</function>") || !trimmed(text).empty()) return std::nullopt;
   return ToolCall{tool->name, text_of_json(arguments)};
@@ -115,6 +107,22 @@ std::string_view trimmed(std::string_view text) {
   const std::size_t first = text.find_first_not_of(kSpaces);
   if (first == std::string_view::npos) return {};
   return text.substr(first, text.find_last_not_of(kSpaces) + 1 - first);
+}
+
+std::string text_of_json(const ordered_json& json) {
+  return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+std::optional<CallParameter> take_parameter(std::string_view& text, const OfferedTool& tool) {
+  std::string_view rest = text;
+  if (!take_text(rest, "<parameter=")) return std::nullopt;
+  const auto key = take_until(rest, ">");
+  const auto value = key ? take_until(rest, "</parameter>") : std::nullopt;
+  if (!value) return std::nullopt;
+  text = rest;
+  std::string named(trimmed(*key));
+  ordered_json parsed = parameter_value(tool, named, *value);
+  return CallParameter{std::move(named), std::move(parsed)};
 }
 
 std::size_t end_of_json(std::string_view text) {

@@ -22,6 +22,17 @@ Calls parse_mistral_calls(std::string_view text, std::span<const OfferedTool> to
 // {"name": ..., "parameters": {...}}, once or several times with ; between them.
 Calls parse_bare_calls(std::string_view text, std::span<const OfferedTool> tools);
 
+// A parameter of <function=NAME>, and its value as JSON.
+struct CallParameter {
+  std::string key;
+  nlohmann::ordered_json value;
+};
+// Takes <parameter=KEY>VALUE</parameter> from the beginning, behind white space; none where it is not there, or not yet
+// to its end.
+std::optional<CallParameter> take_parameter(std::string_view& text, const OfferedTool& tool);
+
+std::string text_of_json(const nlohmann::ordered_json& json);
+
 // The arguments of a call of `name`: an object.
 std::optional<ToolCall> parse_arguments(std::string_view name, std::string_view text,
                                         std::span<const OfferedTool> tools);

@@ -12,7 +12,7 @@ namespace {
 using PartKind = AnswerPart::Kind;
 
 constexpr std::string_view kThink = "<think>", kThinkEnd = "</think>";
-constexpr std::string_view kCall = "<tool_call>", kCallEnd = "</tool_call>";
+constexpr std::string_view kCall = "<tool_call>";
 constexpr std::string_view kMistral = "[TOOL_CALLS]", kPython = "<|python_tag|>";
 
 // The bytes at the end of the text that may be the beginning of `marker`.
@@ -52,7 +52,8 @@ bool no_call(std::string_view text) {
 
 }  // namespace
 
-TagReader::TagReader(const AnswerForm& form) : form_(form), mode_(form.in_thought ? Mode::thought : Mode::start) {}
+TagReader::TagReader(const AnswerForm& form)
+    : form_(form), mode_(form.in_thought ? Mode::thought : Mode::start), early_(form.tools) {}
 
 std::vector<AnswerPart> TagReader::push(const TextRun& run) {
   Parts parts;
@@ -116,7 +117,7 @@ void TagReader::go_on(Parts& parts, bool end) {
         more = bare(parts, end);
         break;
       case Mode::mistral:
-        if (end) mistral(parts);
+        end ? mistral(parts) : tell_early(parts, held_);
         more = false;
         break;
     }
@@ -141,6 +142,7 @@ bool TagReader::start(Parts&, bool end) {
     shown_ = held_;
     opened_.clear();
     mode_ = Mode::bare;
+    early_ = EarlyCalls(form_.tools);
     return true;
   }
   mode_ = Mode::text;
@@ -196,6 +198,22 @@ void TagReader::begin_call(Mode mode, std::string_view opened, std::size_t marke
   held_.erase(0, marker);
   shown_ = held_;
   mode_ = mode;
+  early_ = EarlyCalls(form_.tools);
+}
+
+void TagReader::tell_early(Parts& parts, std::string_view call) {
+  if (form_.early) early_.read(call, parts);
+}
+
+// Returns whether the call has been told.
+bool TagReader::end_early(Parts& parts, std::string_view call) {
+  if (!form_.early) return false;
+  early_.finish(call, parts);
+  if (!early_.begun()) return false;
+  mode_ = Mode::text;
+  called_ = parts.empty() || parts.back().kind != PartKind::text;
+  gap_.clear();
+  return true;
 }
 
 // Where there is no call `text` is told, and read on for others.
@@ -215,25 +233,32 @@ bool TagReader::tagged(Parts& parts, bool end) {
   if (trimmed(body).starts_with('{')) {  // inside of a string of it is no end
     while (at != std::string_view::npos && within_string(body.substr(0, at))) at = body.find(kCallEnd, at + 1);
   }
-  if (at == std::string_view::npos && !end) return false;
+  if (at == std::string_view::npos && !end) {
+    tell_early(parts, body.substr(0, body.size() - begun(body, kCallEnd)));
+    return false;
+  }
   const std::size_t size = std::min(at, body.size());
   const std::string call(body.substr(0, size));
   held_.erase(0, at == std::string_view::npos ? size : size + kCallEnd.size());
+  if (end_early(parts, call)) return true;
   const std::string closed = at == std::string_view::npos ? "" : std::string(kCallEnd);
   end_call(parts, parse_tagged_call(call, form_.tools), call + (opened_.empty() ? "" : closed));
   return true;
 }
 
 void TagReader::mistral(Parts& parts) {
-  end_call(parts, parse_mistral_calls(held_, form_.tools), shown_);
+  if (!end_early(parts, held_)) end_call(parts, parse_mistral_calls(held_, form_.tools), shown_);
   held_.clear();
 }
 
 bool TagReader::bare(Parts& parts, bool end) {
   const std::string_view call = trimmed(held_);
   const bool hopeless = !call.empty() && (call.front() != '{' || no_call(call));
-  if (!end && !hopeless) return false;
-  end_call(parts, hopeless ? std::nullopt : parse_bare_calls(held_, form_.tools), shown_);
+  if (!end && !hopeless) {
+    tell_early(parts, held_);
+    return false;
+  }
+  if (!end_early(parts, held_)) end_call(parts, hopeless ? std::nullopt : parse_bare_calls(held_, form_.tools), shown_);
   held_.clear();
   return false;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/chat/calls/answer_form.h"
+#include "runtime/chat/calls/early_calls.h"
 
 namespace hayloft::runtime {
 
@@ -29,6 +30,8 @@ class TagReader : public AnswerReader {
   void mistral(Parts& parts);
   void begin_call(Mode mode, std::string_view opened, std::size_t marker);
   void end_call(Parts& parts, const std::optional<std::vector<ToolCall>>& calls, std::string_view text);
+  void tell_early(Parts& parts, std::string_view call);
+  bool end_early(Parts& parts, std::string_view call);
 
   const AnswerForm& form_;
   Mode mode_ = Mode::start;
@@ -39,6 +42,7 @@ class TagReader : public AnswerReader {
   std::string gap_;            // white space before a call, which is told where there was none
   std::string opened_;         // the marker that the call began with, where it is no special token
   std::string shown_;          // of a call's text, what a reader would see of it
+  EarlyCalls early_;           // of the call's text
 };
 
 }  // namespace hayloft::runtime

@@ -33,7 +33,8 @@ constexpr Field<MessageDraft> kChoiceFields[] = {
        draft.chat.call_wanted = type == "any" || type == "tool";
      }},
     {"name", [](const Value& value, MessageDraft& draft) { draft.chat.call_of = value.text(); }},
-    {"disable_parallel_tool_use", [](const Value& value, MessageDraft&) { value.only({false}); }},
+    {"disable_parallel_tool_use",
+     [](const Value& value, MessageDraft& draft) { draft.chat.one_call_field = value.flag() ? value.name() : ""; }},
 };
 
 // Reasoning is the template's to ask for: where it knows of it, or reasons always.

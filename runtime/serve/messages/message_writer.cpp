@@ -84,9 +84,14 @@ std::string MessageWriter::add(const std::vector<AnswerPart>& parts) {
                             {"id", "toolu_" + openai::call_id(id_, 0, content_.size())},
                             {"name", part.call.name},
                             {"input", Json::object()}});
+      if (part.call.arguments.empty()) continue;  // they follow, in a stream alone
       content_.back()["input"] = Json::parse(part.call.arguments);
       tell({{"type", "input_json_delta"}, {"partial_json", part.call.arguments}});
       events += close_block();
+      continue;
+    }
+    if (part.kind == AnswerPart::Kind::arguments) {
+      tell({{"type", "input_json_delta"}, {"partial_json", part.text}});
       continue;
     }
     const bool text = part.kind == AnswerPart::Kind::text;
@@ -111,10 +116,11 @@ std::string MessageWriter::finished(std::size_t, FinishReason reason, const std:
   events += close_block();
   bool called = false;
   for (const Json& block : content_) called = called || block["type"] == "tool_use";
-  stop_reason_ = reason == FinishReason::length ? "max_tokens"
-                 : !usage.stop.empty()          ? "stop_sequence"
-                 : called                       ? "tool_use"
-                                                : "end_turn";
+  stop_reason_ = reason == FinishReason::length     ? "max_tokens"
+                 : called && usage.stop == kCallEnd ? "tool_use"
+                 : !usage.stop.empty()              ? "stop_sequence"
+                 : called                           ? "tool_use"
+                                                    : "end_turn";
   if (stop_reason_ == "stop_sequence") stop_sequence_ = usage.stop;
   usage_ = usage_of(usage);
   complete_ = true;

@@ -132,6 +132,10 @@ void Answer::read(std::size_t index, const std::vector<AnswerPart>& parts, Piece
   for (const AnswerPart& part : parts) {
     if (part.kind == AnswerPart::Kind::text) piece.text += part.text;
     if (part.kind == AnswerPart::Kind::reasoning) piece.reasoning += part.text;
+    if (part.kind == AnswerPart::Kind::arguments) {
+      add_arguments(piece.calls, choices_[index].calls - 1, part.text);
+      continue;
+    }
     if (part.kind != AnswerPart::Kind::call) continue;
     const std::size_t number = choices_[index].calls++;
     piece.calls.push_back({{"index", number},

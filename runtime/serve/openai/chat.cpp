@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "runtime/serve/openai/conversation.h"
 #include "runtime/serve/openai/draft.h"
 
@@ -86,7 +88,8 @@ constexpr Field<Draft> kChatFields[] = {
     // Fields that the template writes besides the messages.
     {"tools", [](const Value& value, Draft& draft) { draft.tools = &value.list(); }},
     {"tool_choice", read_tool_choice},
-    {"parallel_tool_calls", [](const Value& value, Draft&) { value.only({true}); }},
+    {"parallel_tool_calls",
+     [](const Value& value, Draft& draft) { draft.one_call_field = value.flag() ? "" : value.name(); }},
     {"documents", [](const Value& value, Draft& draft) { draft.variables["documents"] = value.list(); }},
     {"reasoning_effort", [](const Value& value, Draft& draft) { draft.variables["reasoning_effort"] = value.text(); }},
     {"chat_template_kwargs", read_variables},
@@ -108,9 +111,13 @@ constexpr Field<Draft> kChatFields[] = {
 void finish_chat(Draft& draft) {
   const Conversation written = write_conversation(draft);
   draft.request.form = written.form;
+  draft.request.form.early = draft.request.stream;
   draft.pattern.runs = !written.form.plain();
   add_constraint(draft);
-  add_generations(draft, prompt_tokens(written.text, draft), {}, kMessages);
+  std::vector<std::int32_t> tokens = prompt_tokens(written.text, draft);
+  const std::size_t opening = draft.served.tokenizer.encode(written.opening, false).size();
+  draft.pattern.conversation = tokens.size() - std::min(tokens.size(), opening);
+  add_generations(draft, std::move(tokens), {}, kMessages);
   for (std::vector<std::string>& notes : draft.request.notes) {
     notes.insert(notes.end(), written.notes.begin(), written.notes.end());
   }

@@ -13,7 +13,7 @@ constexpr std::size_t kMostGrammar = 1 << 20;  // bytes
 
 // Calls between tags: one or several. JSON as Hermes and Qwen write it.
 std::string grammar_of_calls(const AnswerForm& form, const std::vector<bool>& strict, const std::string& only,
-                             bool behind_tag) {
+                             bool behind_tag, bool one_call) {
   std::string rules, calls;
   for (std::size_t i = 0; i < form.tools.size(); ++i) {
     const OfferedTool& tool = form.tools[i];
@@ -27,7 +27,7 @@ std::string grammar_of_calls(const AnswerForm& form, const std::vector<bool>& st
   const std::string call = "call ::= ws ( " + calls + " ) ws \"</tool_call>\"\n" + rules + grammar::json_rules();
   if (behind_tag) return "root ::= call\n" + call;
   const std::string more =
-      only.empty() ? " ( \"\\n<tool_call>\" call )*" : "";  // a function that is named is called once
+      only.empty() && !one_call ? " ( \"\\n<tool_call>\" call )*" : "";  // a function that is named is called once
   return "root ::= \"<tool_call>\" call" + more + "\n" + call;
 }
 
@@ -56,7 +56,7 @@ void constrain_calls(Draft& draft, const std::vector<bool>& strict) {
   }
   std::string text;
   try {
-    text = grammar_of_calls(form, strict, draft.call_of, !draft.call_wanted);
+    text = grammar_of_calls(form, strict, draft.call_of, !draft.call_wanted, !draft.one_call_field.empty());
   } catch (const Error& error) {
     refuse("tools", error.what());
   }
@@ -91,7 +91,19 @@ void take_any_object(const Value& field, Draft& draft) {
   take_grammar(field, grammar::gbnf_of_object(), draft);
 }
 
+// An answer ends with its first call: where that is seen from a closing tag, or the model ends it so anyway.
+void hold_to_one_call(Draft& draft) {
+  AnswerForm& form = draft.request.form;
+  if (draft.one_call_field.empty() || form.tools.empty() || form.channels) return;
+  if (!form.tags) {
+    refuse(draft.one_call_field,
+           "one call at most can be asked of models that write calls between tags or in channels");
+  }
+  draft.pattern.stop.emplace_back(kCallEnd);
+}
+
 void add_constraint(Draft& draft) {
+  hold_to_one_call(draft);
   std::vector<bool> strict;
   if (!draft.request.form.tools.empty()) {
     for (const Json& tool : *draft.tools) strict.push_back(tool["function"].value("strict", false));

@@ -33,10 +33,17 @@ class Writer {
 
   const ChatTemplate& chat_template() const { return template_; }
 
-  std::string write(const Material& material) const {
-    ChatOptions options = options_;  // written at the same moment each time
-    options.variables = dumped(material.variables);
-    return template_.render_json(dumped(material.messages), options);
+  std::string write(const Material& material) const { return write(material, options_.add_generation_prompt); }
+
+  // Returns the end of the text that begins the answer: what is not there where none is asked for.
+  std::string opening(const Material& material, const std::string& text) const {
+    if (!options_.add_generation_prompt) return {};
+    try {
+      const std::string said = write(material, false);
+      return text.starts_with(said) ? text.substr(said.size()) : std::string();
+    } catch (const Error&) {  // it is never without
+      return {};
+    }
   }
 
   bool writes_otherwise(const Material& material, const std::string& text) const {
@@ -48,6 +55,13 @@ class Writer {
   }
 
  private:
+  std::string write(const Material& material, bool generation_prompt) const {
+    ChatOptions options = options_;  // written at the same moment each time
+    options.add_generation_prompt = generation_prompt;
+    options.variables = dumped(material.variables);
+    return template_.render_json(dumped(material.messages), options);
+  }
+
   const ChatTemplate& template_;
   ChatOptions options_;
 };
@@ -141,6 +155,7 @@ Conversation write_conversation(const Draft& draft) {
   } catch (const Error& error) {
     refuse("messages", error.what());
   }
+  written.opening = writer.opening(material, written.text);
   if (tools) {
     require_tools(others, material, writer, written.text);
     std::vector<OfferedTool> offered;

@@ -45,6 +45,7 @@ struct Draft {
   bool call_wanted = false;                 // tool_choice: required
   std::string call_of = {};                 // the function that it names; empty: any
   bool tools_wanted = true;                 // false: tool_choice is none
+  std::string one_call_field = {};          // that has asked for one call at most; empty: several may come
   bool generation_prompt = true;
   Json variables = Json::object();  // of the chat template, beside messages and tools
 };

@@ -16,6 +16,13 @@ Json framed(const Piece& piece, std::size_t index, const char* where, Json conte
 
 }  // namespace
 
+void add_arguments(Json& calls, std::size_t number, const std::string& text) {
+  if (calls.empty() || calls.back()["index"] != number) {
+    calls.push_back({{"index", number}, {"function", {{"arguments", ""}}}});
+  }
+  calls.back()["function"]["arguments"].get_ref<std::string&>() += text;
+}
+
 void append(Piece& sum, Piece next) {
   sum.role = sum.role || next.role;
   sum.text += next.text;

@@ -21,6 +21,9 @@ struct Piece {
   Json hayloft;                        // beyond the API, at the end; null: nothing to tell
 };
 
+// Adds more of the arguments of call `number`, which has begun in this piece or before.
+void add_arguments(Json& calls, std::size_t number, const std::string& text);
+
 // Appends what comes next.
 void append(Piece& sum, Piece next);
 

@@ -19,6 +19,10 @@ LedSession LedSession::fork() const {
   return {std::move(forked), led_ ? Led(led_.shared(), led_.leader().fork(led_.session())) : Led()};
 }
 
+LedSession LedSession::fork_at(std::int64_t tokens) const {
+  return tokens == this->tokens() ? fork() : LedSession(session_.fork_at(tokens));
+}
+
 void LedSession::append(std::span<const std::int32_t> tokens, bool more_follows) {
   const auto work = [&] { session_.append(tokens, {}, more_follows); };
   led_ ? led_.leader().append(led_.session(), tokens, more_follows, work) : work();

@@ -22,6 +22,9 @@ class LedSession {
                          const SessionOptions& options, const SharedMethod& method);
 
   LedSession fork() const;
+  // Session::fork_at and rewinds_to; over ranks there is none but the whole.
+  LedSession fork_at(std::int64_t tokens) const;
+  std::int64_t rewinds_to() const { return session_.rewinds_to(); }
   void append(std::span<const std::int32_t> tokens, bool more_follows);
   std::vector<float> score(std::span<const std::int32_t> tokens);
   void prepare(const Method& method);

@@ -110,7 +110,8 @@ constexpr Field<ResponseDraft> kResponseFields[] = {
        openai::read_fields<ResponseDraft>(value.object(), value.name(), value.name() + ".", {kReasoningChoiceFields},
                                           {}, draft);
      }},
-    {"parallel_tool_calls", [](const Value& value, ResponseDraft&) { value.only({true}); }},
+    {"parallel_tool_calls",
+     [](const Value& value, ResponseDraft& draft) { draft.chat.one_call_field = value.flag() ? "" : value.name(); }},
     {"truncation", [](const Value& value, ResponseDraft&) { value.only({"disabled"}); }},
     {"background", [](const Value& value, ResponseDraft&) { value.only({false}); }},
     {"include", [](const Value& value, ResponseDraft&) { value.only({Json::array()}); }},

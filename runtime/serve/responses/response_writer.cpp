@@ -33,7 +33,7 @@ Json ResponseWriter::response() const {
                 {"max_output_tokens", told("max_output_tokens", nullptr)},
                 {"model", request_.model},
                 {"output", output_},
-                {"parallel_tool_calls", true},
+                {"parallel_tool_calls", told("parallel_tool_calls", true)},
                 {"previous_response_id", told("previous_response_id", nullptr)},
                 {"reasoning", told("reasoning", {{"effort", nullptr}, {"summary", nullptr}})},
                 {"store", told("store", true)},
@@ -96,6 +96,7 @@ std::string ResponseWriter::close_item(const char* status) {
   if (!std::exchange(open_, false)) return {};
   Json& item = output_.back();
   item["status"] = status;
+  if (item["type"] == "function_call") return close_call(item);
   const Json& part = item["content"][0];
   const Json where{{"item_id", item["id"]}, {"output_index", output_.size() - 1}, {"content_index", 0}};
   const bool message = item["type"] == "message";
@@ -131,21 +132,30 @@ std::string ResponseWriter::add_call(const ToolCall& call) {
       {"type", "function_call"}, {"id", new_id("fc_")}, {"call_id", "call_" + openai::call_id(id_, 0, output_.size())},
       {"name", call.name},       {"arguments", ""},     {"status", "in_progress"}};
   output_.push_back(std::move(item));
-  Json& now = output_.back();
+  open_ = true;
+  events +=
+      event({{"type", "response.output_item.added"}, {"output_index", output_.size() - 1}, {"item", output_.back()}});
+  if (call.arguments.empty()) return events;  // they follow
+  return events + add_arguments(call.arguments) + close_item("completed");
+}
+
+std::string ResponseWriter::add_arguments(const std::string& text) {
+  Json& item = output_.back();
+  item["arguments"].get_ref<std::string&>() += text;
+  return event({{"type", "response.function_call_arguments.delta"},
+                {"item_id", item["id"]},
+                {"output_index", output_.size() - 1},
+                {"delta", text}});
+}
+
+std::string ResponseWriter::close_call(const Json& item) {
   const std::size_t index = output_.size() - 1;
-  events += event({{"type", "response.output_item.added"}, {"output_index", index}, {"item", now}});
-  events += event({{"type", "response.function_call_arguments.delta"},
-                   {"item_id", now["id"]},
-                   {"output_index", index},
-                   {"delta", call.arguments}});
-  events += event({{"type", "response.function_call_arguments.done"},
-                   {"item_id", now["id"]},
-                   {"output_index", index},
-                   {"name", call.name},
-                   {"arguments", call.arguments}});
-  now["arguments"] = call.arguments;
-  now["status"] = "completed";
-  return events + event({{"type", "response.output_item.done"}, {"output_index", index}, {"item", now}});
+  const std::string events = event({{"type", "response.function_call_arguments.done"},
+                                    {"item_id", item["id"]},
+                                    {"output_index", index},
+                                    {"name", item["name"]},
+                                    {"arguments", item["arguments"]}});
+  return events + event({{"type", "response.output_item.done"}, {"output_index", index}, {"item", item}});
 }
 
 std::string ResponseWriter::add(const std::vector<AnswerPart>& parts) {
@@ -153,6 +163,8 @@ std::string ResponseWriter::add(const std::vector<AnswerPart>& parts) {
   for (const AnswerPart& part : parts) {
     if (part.kind == AnswerPart::Kind::call) {
       events += add_call(part.call);
+    } else if (part.kind == AnswerPart::Kind::arguments) {
+      events += add_arguments(part.text);
     } else if (!part.text.empty()) {
       events += add_text(part);
     }

@@ -29,6 +29,8 @@ class ResponseWriter : public ReplyWriter {
   std::string add(const std::vector<AnswerPart>& parts);
   std::string add_text(const AnswerPart& part);
   std::string add_call(const ToolCall& call);
+  std::string add_arguments(const std::string& text);
+  std::string close_call(const openai::Json& item);
   std::string open_item(bool message);
   std::string close_item(const char* status);
 

@@ -31,6 +31,7 @@ std::string shown(const std::vector<AnswerPart>& parts) {
   AnswerPart::Kind last = AnswerPart::Kind::call;
   for (const AnswerPart& part : parts) {
     if (part.kind == AnswerPart::Kind::call) all += "\n" + part.call.name + part.call.arguments;
+    if (part.kind == AnswerPart::Kind::arguments) all += part.text;
     if (part.kind == AnswerPart::Kind::reasoning) all += (last == part.kind ? "" : "\nthinks: ") + part.text;
     if (part.kind == AnswerPart::Kind::text) all += (last == part.kind ? "" : "\nsays: ") + part.text;
     last = part.kind;
@@ -158,6 +159,79 @@ TEST(AnswerReader, WhatDoesNotParseStaysText) {
         "<tool_call>{\"name\": \"look_up\", \"arguments\": {\"word\": \"a</tool_call>", "  spaces  ", "{\"a\": 1}"}) {
     EXPECT_EQ(read(form, {{text}}), "\nsays: " + text);
   }
+}
+
+// What has been told when so much has come; true: a special token.
+std::vector<std::string> told_by(const AnswerForm& form, const std::vector<TextRun>& runs) {
+  const std::unique_ptr<AnswerReader> reader = make_answer_reader(form);
+  std::vector<AnswerPart> parts;
+  std::vector<std::string> told;
+  const auto add = [&](std::vector<AnswerPart> more) {
+    for (AnswerPart& each : more) parts.push_back(std::move(each));
+    told.push_back(shown(parts));
+  };
+  for (const TextRun& run : runs) add(reader->push(run));
+  add(reader->finish());
+  return told;
+}
+
+TEST(AnswerReader, CallsAreToldWhileTheyAreWritten) {
+  AnswerForm form = form_of(kHermes);
+  form.early = true;
+  using Told = std::vector<std::string>;
+  EXPECT_EQ(
+      told_by(form, {{"So.\n<tool_call>\n{\"name\": \"look"},
+                     {"_up\", \"arguments\": {\"word\": \"a "},
+                     {"b\\\"\", \"times\" : "},
+                     {"2}}\n"},
+                     {"</tool_call>"}}),
+      (Told{"\nsays: So.", "\nsays: So.\nlook_up{\"word\":\"a ", "\nsays: So.\nlook_up{\"word\":\"a b\\\"\",\"times\":",
+            "\nsays: So.\nlook_up{\"word\":\"a b\\\"\",\"times\":2}",
+            "\nsays: So.\nlook_up{\"word\":\"a b\\\"\",\"times\":2}",
+            "\nsays: So.\nlook_up{\"word\":\"a b\\\"\",\"times\":2}"}));
+  EXPECT_EQ(told_by(form, {{"<tool_call>", true},
+                           {"<function=look_up>"},
+                           {"<parameter=word>\nhay\n</parameter>\n<parameter=times>\n"},
+                           {"3\n</parameter>"},
+                           {"</function>"},
+                           {"</tool_call>", true}}),
+            (Told{"", "\nlook_up", "\nlook_up{\"word\":\"hay\"", "\nlook_up{\"word\":\"hay\",\"times\":3",
+                  "\nlook_up{\"word\":\"hay\",\"times\":3}", "\nlook_up{\"word\":\"hay\",\"times\":3}",
+                  "\nlook_up{\"word\":\"hay\",\"times\":3}"}));
+  AnswerForm channels = form_of(kGptOss);
+  channels.early = true;
+  EXPECT_EQ(told_by(channels, {{"<|channel|>", true},
+                               {"commentary to=functions.list"},
+                               {"<|message|>", true},
+                               {"{\"a\": "},
+                               {"[1]}"},
+                               {"<|call|>", true}}),
+            (Told{"", "", "", "\nlist{\"a\":", "\nlist{\"a\":[1]}", "\nlist{\"a\":[1]}", "\nlist{\"a\":[1]}"}));
+  // Nothing else is told than of a call that is whole, and nothing that could still be text.
+  const std::string call =
+      R"({"name": "look_up", "arguments": {"word": "{hay}", "times": [1, {"a": "]"}]}, "id": "a}b"})";
+  const std::string other = R"({"name": "list", "parameters": {}})";
+  for (const std::string& source : {kHermes, kMistralSource, kLlamaSource, kGptOss}) {
+    AnswerForm whole = form_of(source), early = form_of(source);
+    early.early = true;
+    for (const std::string& text :
+         {"<tool_call>" + call + "</tool_call> a <tool_call>" + other + "</tool_call>",
+          "<tool_call>[" + call + "," + other + "]", "[TOOL_CALLS][" + call + ", " + other + "]",
+          std::string("[TOOL_CALLS]look_up[ARGS]{\"word\": \"a\"}[TOOL_CALLS]list{}"), call + "; " + other,
+          std::string("<tool_call>{\"arguments\": {}, \"name\": \"list\"}</tool_call>"),
+          std::string("<tool_call>{\"name\": \"other\", \"arguments\": {}}</tool_call>"),
+          std::string("<tool_call>{\"name\": \"list\", \"arguments\": \"{}\"}</tool_call>"),
+          std::string("<tool_call>hay"), std::string("<tool_call>{\"name\": \"list\", \"argu"),
+          std::string("{\"name\": 5}"), std::string("[TOOL_CALLS] no call")}) {
+      EXPECT_EQ(read(early, {{text}}), read(whole, {{text}})) << source;
+    }
+  }
+  // What has been told stays so; the rest is told to the letter.
+  EXPECT_EQ(read(form, {{"<tool_call>{\"name\": \"list\", \"arguments\": {\"a\": hay\n, <b}}</tool_call> So."}}),
+            "\nlist{\"a\":hay,<b}}\nsays:  So.");
+  EXPECT_EQ(read(form, {{"<tool_call>{\"name\": \"list\", \"arguments\": {\"a\": 1} hay</tool_call>"}}),
+            "\nlist{\"a\":1}\nsays:  hay");
+  EXPECT_EQ(read(form, {{"<tool_call>{\"name\": \"list\", \"arguments\": {\"a\": \"b"}}), "\nlist{\"a\":\"b");
 }
 
 TEST(AnswerReader, ReasoningIsApartFromTheAnswer) {

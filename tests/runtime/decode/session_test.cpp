@@ -40,6 +40,42 @@ TEST_F(SessionTest, AForkCostsNoHostMemoryAndAnswersAsAFreshSessionWould) {
   EXPECT_EQ(context.tokens(), 100);
 }
 
+TEST_F(SessionTest, AForkAtAnEarlierTokenIsAsIfTheOthersHadNeverBeen) {
+  const auto tokens = random_tokens(70, model.config().vocab_size, 1);
+  const auto answer = random_tokens(10, model.config().vocab_size, 2);
+  Session whole(model, arena, options);
+  whole.append(tokens);
+  for (const std::int32_t token : answer) whole.step(token);
+  EXPECT_TRUE(whole.rewindable());
+  ASSERT_LE(whole.rewinds_to(), 72);
+  ASSERT_GT(whole.rewinds_to(), 16);  // blocks that have left the tail are not taken back
+  EXPECT_THROW(whole.fork_at(whole.rewinds_to() - 1), std::logic_error);
+  for (const std::int64_t at : {std::int64_t{72}, std::int64_t{75}, std::int64_t{80}}) {
+    Session cut = whole.fork_at(at);
+    Session fresh(model, arena, options);
+    fresh.append(tokens);
+    for (std::int64_t i = 70; i < at; ++i) fresh.step(answer[static_cast<std::size_t>(i - 70)]);
+    EXPECT_EQ(cut.tokens(), at);
+    cut.append(answer);
+    fresh.append(answer);
+    for (int i = 0; i < 20; ++i) ASSERT_EQ(cut.step(i), fresh.step(i)) << at << ", step " << i;
+  }
+}
+
+TEST_F(SessionTest, WhatHasBeenForgottenIsNotTakenBack) {
+  for (const char* name : {"mistral-sliding", "qwen3_5"}) {
+    const Model of(goldens / name, *backend);
+    Session session(of, arena, options);
+    session.append(random_tokens(100, of.config().vocab_size, 3));
+    EXPECT_EQ(session.rewinds_to(), 100) << name;
+    EXPECT_FALSE(session.rewindable()) << name;
+  }
+  Session attended(model, arena, options);
+  attended.set_method(make_method(method("h2o:k=16"), model.config().head_dim));
+  attended.append(random_tokens(30, model.config().vocab_size, 3));
+  EXPECT_EQ(attended.rewinds_to(), 30);
+}
+
 TEST_F(SessionTest, TheTailGivesBackWhatOnlyAPromptNeeded) {
   for (const char* name : {"llama", "mistral-sliding"}) {
     const Model of(goldens / name, *backend);

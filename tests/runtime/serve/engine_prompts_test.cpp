@@ -1,6 +1,7 @@
 #include <atomic>
 
 #include "tests/runtime/serve/engine_fixture.h"
+#include "tests/support/golden_models.h"
 
 // Tests who goes on from what was read or scored of a prompt, and who waits for whom.
 namespace hayloft::runtime::serve {
@@ -155,6 +156,44 @@ TEST_F(EngineTest, WhoAsksAgainTakesOverWhatHasBeenReadOfThePrompt) {
   EXPECT_EQ(again->usage.cached_tokens, options_.session.chunk_tokens);
   EXPECT_EQ(tokens(*again), tokens(*alone));
   EXPECT_EQ(engine.figures().prompt_tokens, request_.tokens.size() - 1);
+}
+
+// The next prompt has all of the conversation, and of the answer what its client has kept of it. A sliding window and
+// what a method keeps cannot be taken back: there it goes on from the end of the prompt.
+TEST_F(EngineTest, NothingOfAConversationIsReadAgain) {
+  request_.echo = false;
+  request_.logprobs = -1;
+  request_.max_tokens = 20;
+  request_.tokens.resize(200);
+  request_.conversation = request_.tokens.size() - 3;
+  const Model global(goldens / "llama", *backend_);
+  struct Case {
+    const Model& model;
+    const char* method;
+    std::size_t kept;  // of the answer
+  };
+  for (const Case& each : {Case{global, "dense", 7}, Case{model_, "dense", 0}, Case{global, "h2o:k=300", 0}}) {
+    options_.method = make_method(parse_method(each.method, {}), each.model.config().head_dim);
+    Engine engine({each.model, tokenizer_, path_}, arena_, contexts_, options_);
+    const auto first = std::make_shared<Client>(), second = std::make_shared<Client>();
+    ask(engine, request_, first);
+    const std::vector<std::int32_t> answer = tokens(*first);
+    GenerationRequest next = request_;
+    next.tokens.insert(next.tokens.end(), answer.begin(), answer.begin() + 7);
+    for (int i = 0; i < 30; ++i) next.tokens.push_back(answer[7] == 3 ? 4 : 3);
+    next.conversation = next.tokens.size() - 3;
+    ask(engine, next, second);
+    const auto read = static_cast<std::int64_t>(each.kept > 0 ? 200 + each.kept : 199);
+    EXPECT_EQ(second->usage.cached_tokens, read) << each.method;
+    EXPECT_EQ(engine.figures().read_again.chunk, each.kept > 0 ? 0u : 8u) << each.method;
+
+    GenerationRequest other = request_;  // what is no conversation goes on from whole chunks, to the bit
+    other.conversation = 0;
+    other.tokens.push_back(9);
+    const auto third = std::make_shared<Client>();
+    ask(engine, other, third);
+    EXPECT_EQ(third->usage.cached_tokens, 3 * options_.session.chunk_tokens) << each.method;
+  }
 }
 
 // Keeps what follows the last whole chunk of the prompt too, which is read once.

@@ -35,6 +35,15 @@ TEST(ReadHistory, TellsWhyTokensAreReadAgain) {
   EXPECT_EQ(history.compare("", counted(9000, 1000), 0, 512).changed, 0u);
 }
 
+TEST(ReadHistory, AnAnswerIsPartOfWhatWasRead) {
+  ReadHistory history;
+  history.add("", counted(0, 100));
+  history.add("", counted(0, 120));  // with its answer
+  history.add("book", counted(0, 130));
+  EXPECT_EQ(history.compare("", counted(0, 150), 100, 512).chunk, 20u);
+  EXPECT_EQ(history.compare("", counted(0, 150), 120, 512).chunk, 0u);
+}
+
 TEST(ChangingHead, TheBillingHeaderGoes) {
   std::string text = "x-anthropic-billing-header: cc_version=2.1.37; cch=a1b2c;\nYou are an agent.";
   EXPECT_TRUE(drop_changing_head(text));

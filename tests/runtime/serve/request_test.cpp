@@ -203,7 +203,7 @@ TEST_F(OpenAiRequestTest, WhatIsNotHonouredIsRefusedByName) {
       {"reasoning_effort", "\"low\""},
       {"audio", "{}"},
       {"web_search_options", "{}"},
-      {"parallel_tool_calls", "false"},
+      {"parallel_tool_calls", "\"no\""},
       {"tool_choice", "\"required\""},
       {"modalities", R"(["text", "audio"])"},
       {"functions", R"([{"name": "f"}])"},

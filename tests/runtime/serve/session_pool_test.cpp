@@ -34,8 +34,7 @@ TEST_F(SessionPoolTest, TheLongestThatBeginsARequestIsFound) {
   pool_.put("", tokens(30, 25, 1), session());
   pool_.put("book", tokens(40, 40, 0), session());
   const auto found = [&](const std::string& context, const std::vector<std::int32_t>& request) {
-    const SessionPool::Entry* const entry = pool_.longest(context, request);
-    return entry ? entry->tokens.size() : 0;
+    return pool_.longest(context, request).tokens;
   };
   EXPECT_EQ(found("", tokens(50, 50, 0)), 20u);
   EXPECT_EQ(found("", tokens(50, 25, 1)), 30u);
@@ -44,6 +43,25 @@ TEST_F(SessionPoolTest, TheLongestThatBeginsARequestIsFound) {
   EXPECT_EQ(found("book", tokens(50, 50, 0)), 40u);
   pool_.drop_context("book");
   EXPECT_EQ(found("book", tokens(50, 50, 0)), 0u);
+}
+
+TEST_F(SessionPoolTest, AConversationGoesOnFromWhereItPartsFromAnAnswer) {
+  Session answered = session();
+  answered.append(tokens(30, 30, 0));
+  pool_.put("", tokens(30, 30, 0), answered.fork(), 0, 20);
+  const auto found = [&](int differs, bool conversation) {
+    return pool_.longest("", tokens(50, differs, 1), conversation).tokens;
+  };
+  EXPECT_EQ(found(30, true), 30u);
+  EXPECT_EQ(found(25, true), 25u);
+  EXPECT_EQ(found(20, true), 20u);
+  EXPECT_EQ(found(19, true), 0u) << "another conversation";
+  EXPECT_EQ(found(25, false), 0u) << "no conversation";
+  EXPECT_EQ(pool_.longest("", tokens(25, 25, 0), true).tokens, 24u) << "its last token is for a step";
+  EXPECT_EQ(pool_.longest("", tokens(50, 25, 1), true).fork().tokens(), 25);
+  pool_.put("", tokens(10, 10, 0), session());
+  EXPECT_EQ(found(25, true), 25u);
+  EXPECT_EQ(found(19, true), 10u);
 }
 
 TEST_F(SessionPoolTest, TheSameTokensAreKeptOnce) {
@@ -57,7 +75,7 @@ TEST_F(SessionPoolTest, ShortRequestsOnTheSideDoNotDriveOutABook) {
   for (int title = 1; title <= 20; ++title) pool_.put("", tokens(40, 0, title), session());
   for (int title = 1; title <= 20; ++title) EXPECT_TRUE(pool_.drop_one());
   ASSERT_EQ(pool_.size(), 1u);
-  EXPECT_TRUE(pool_.longest("", tokens(2001, 0, 0)));
+  EXPECT_TRUE(pool_.longest("", tokens(2001, 0, 0)).entry);
   EXPECT_TRUE(pool_.drop_one());
   EXPECT_FALSE(pool_.drop_one());
 }
@@ -68,7 +86,7 @@ TEST_F(SessionPoolTest, QuestionsToAnOpenedContextDoNotDriveItOut) {
   pool_.put("book", {}, context.fork());
   for (int question = 1; question <= 5; ++question) pool_.put("book", tokens(40, 0, question), context.fork());
   for (int question = 1; question <= 5; ++question) EXPECT_TRUE(pool_.drop_one());
-  const SessionPool::Entry* const left = pool_.longest("book", tokens(10, 0, 9));
+  const SessionPool::Entry* const left = pool_.longest("book", tokens(10, 0, 9)).entry;
   ASSERT_TRUE(left);
   EXPECT_TRUE(left->tokens.empty());
 }

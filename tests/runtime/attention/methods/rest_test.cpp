@@ -3,6 +3,7 @@
 #include "index/scan/kept_scores.h"
 #include "index/scan/rest_masses.h"
 #include "runtime/attention/logit_lines.h"
+#include "runtime/attention/rest_estimate.h"
 #include "tests/support/method_fixture.h"
 #include "tests/support/refusal.h"
 
@@ -66,7 +67,8 @@ TEST_F(RestTest, DrawsComeOutAsDenseAttentionInTheMean) {
   std::vector<double> sum(q.size());
   std::vector<double> of_one(static_cast<std::size_t>(query_heads));
   for (int seed = 1; seed <= draws; ++seed) {
-    const Output output = attend(fmt::format("oracle:k=40:window=0:rest=draw:seed={}", seed));
+    // Every component ranks: exact scores, which are not taken towards the mean, as those of `oracle` are.
+    const Output output = attend(fmt::format("sparq:r=32:k=40:window=0:rest=draw:seed={}", seed));
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += double{output.y[i]} / draws;
     for (int head = 0; head < query_heads; ++head)
       of_one[static_cast<std::size_t>(head)] += error(output.y, head) / draws;
@@ -136,6 +138,92 @@ TEST_F(RestTest, ADrawReadsTheBytesOfTheRowsThatItDoesWithout) {
   EXPECT_EQ(draw.trace.k, 15);
   EXPECT_EQ(draw.counters.at(Place::link, Kind::rows), mean.counters.at(Place::link, Kind::rows));
   EXPECT_EQ(draw.counters.elements, mean.counters.elements);
+}
+
+TEST_F(RestTest, OfIntegerRowsVIsReadAlone) {
+  make({.kv_heads = 2, .head_dim = 32, .stored = 320, .tail = 45, .seed = 3, .rows = offload::RowFormat::int8});
+  const Output mean = attend("topk:k=40");
+  const Output draw = attend("topk:k=40:rest=draw");
+  EXPECT_EQ(draw.trace.k, 20);
+  // A row is 64 levels and two scales, 72 bytes in whole eights; V all but the 32 levels of K, 40 bytes: 36 for 20
+  // rows.
+  const std::uint64_t lists = 2 * static_cast<std::uint64_t>(query_heads / 2);
+  EXPECT_EQ(draw.counters.at(Place::link, Kind::rows), lists * (20 * 72 + 36 * 40));
+  EXPECT_EQ(mean.counters.at(Place::link, Kind::rows), lists * 40 * 72);
+}
+
+// Few values drawn of heads that attend to everything say little of their mean: it is taken towards the mean of V.
+TEST_F(RestTest, AnExactRankingsDrawIsTakenTowardsTheMeanWhereItKnowsLittle) {
+  make({.kv_heads = 2, .head_dim = 32, .stored = 640, .tail = 20, .seed = 5});
+  for (float& x : q) x *= 0.1f;
+  const auto mean_error = [&](const std::string& text) {
+    double sum = 0;
+    for (int seed = 1; seed <= 20; ++seed) {
+      const Output output = attend(fmt::format("{}:k=16:window=0:rest=draw:seed={}", text, seed));
+      for (int head = 0; head < query_heads; ++head) sum += error(output.y, head) / (20 * query_heads);
+    }
+    return sum;
+  };
+  EXPECT_LT(mean_error("oracle"), mean_error("sparq:r=32") / 2);
+}
+
+TEST(KeptOfDrawn, IsJamesAndSteinsFactor) {
+  EXPECT_FLOAT_EQ(runtime::kept_of_drawn(0, 0), 1);
+  EXPECT_FLOAT_EQ(runtime::kept_of_drawn(0, 2), 1);
+  EXPECT_FLOAT_EQ(runtime::kept_of_drawn(1, 2), 0.75f);
+  EXPECT_FLOAT_EQ(runtime::kept_of_drawn(4, 2), 0);
+}
+
+TEST(LineSample, IsOfPositionsThatStayWhileTheContextGrows) {
+  for (const std::int64_t limit : {0, 1, 200, 256, 257, 5000, 1000000}) {
+    const std::vector<std::int32_t> positions = runtime::line_positions(limit);
+    EXPECT_GE(static_cast<std::int64_t>(positions.size()), std::min<std::int64_t>(limit, 128));
+    EXPECT_LE(positions.size(), 256u);
+    EXPECT_TRUE(std::is_sorted(positions.begin(), positions.end()));
+    EXPECT_EQ(std::adjacent_find(positions.begin(), positions.end()), positions.end());
+    EXPECT_TRUE(positions.empty() || positions.back() < limit);
+  }
+  const std::vector<std::int32_t> before = runtime::line_positions(5000);
+  const std::vector<std::int32_t> after = runtime::line_positions(5100);
+  ASSERT_LE(before.size(), after.size());
+  EXPECT_TRUE(std::equal(before.begin(), before.end(), after.begin()));
+}
+
+// The sample's scores are those of the columns, and its logits those of the keys, also after blocks have become others.
+TEST(LineSample, HasTheKeysOfTheBlocksThatAreThere) {
+  const offload::Threads threads(1);
+  runtime::LineSample sample;
+  for (const std::uint32_t seed : {7u, 8u}) {
+    for (const auto columns : {offload::ColumnFormat::planes, offload::ColumnFormat::f16}) {
+      RandomCache cache(
+          {.kv_heads = 2, .head_dim = 16, .block_tokens = 512, .stored = 1024, .seed = seed, .columns = columns});
+      const offload::LayerView view = cache.stored();
+      const std::vector<std::int32_t> positions = runtime::line_positions(1000);
+      sample.follow(view, positions, threads);
+      ASSERT_EQ(sample.count(), static_cast<int>(positions.size()));
+      const std::vector<float> query = normal(2 * 16, 9);
+      const std::vector<std::uint8_t> planes{4, 3, 2, 1, 0, 0, 1, 2, 3, 4, 4, 4, 4, 0, 1, 1};
+      std::vector<float> approximate(2 * index::line_row), exact(2 * index::line_row);
+      for (int head = 0; head < 2; ++head) {
+        const bool by_planes = columns == offload::ColumnFormat::planes;
+        index::line_logits(sample.of(head), query.data(), query.data(), 2, by_planes ? planes.data() : nullptr,
+                           approximate.data(), exact.data());
+        for (std::size_t i = 0; i < positions.size(); ++i) {
+          const std::int32_t t = positions[i];
+          double a = 0;
+          double l = 0;
+          for (int c = 0; c < 16; ++c) {
+            const double weight = query[16 + static_cast<std::size_t>(c)];
+            const int read = by_planes ? planes[static_cast<std::size_t>(c)] : offload::plane_count;
+            l += weight * cache.key(head, t, c);
+            if (read > 0) a += weight * cache.searched_key(head, t, c, read);
+          }
+          ASSERT_NEAR(approximate[index::line_row + i], a, 1e-4) << t;
+          ASSERT_NEAR(exact[index::line_row + i], l, 1e-4) << t;
+        }
+      }
+    }
+  }
 }
 
 TEST_F(RestTest, IsRefusedWhereThereAreNoScoresOfPositions) {
