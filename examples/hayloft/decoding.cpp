@@ -7,6 +7,7 @@
 
 #include "examples/hayloft/options/exact.h"
 #include "examples/hayloft/process/interrupt.h"
+#include "examples/hayloft/process/processes.h"
 #include "examples/hayloft/process/ranks.h"
 #include "examples/hayloft/process/text_output.h"
 #include "offload/clock.h"
@@ -30,22 +31,6 @@ void prepare_method(runtime::Session& session, const runtime::Method& method) {
 }
 
 namespace {
-
-// The next token. Of ranks the first draws for all; where it was interrupted it tells them that instead, so that all
-// end behind the same token.
-std::int32_t next_token(runtime::Session& session, std::int32_t token, runtime::Sampler& sampler) {
-  if (!over_ranks()) {
-    check_interrupted();
-    return session.next(token, sampler);
-  }
-  constexpr std::int32_t stop = -1;
-  const std::vector<float> logits = session.step(token);
-  std::int32_t drawn = stop;
-  if (first_rank() && !interrupted()) drawn = sampler.sample(logits);
-  drawn = session.agreed(drawn);
-  if (drawn == stop) throw Interrupted(Interrupted::Of::all_ranks);
-  return drawn;
-}
 
 // Makes that method draft for the session; its index is built now.
 void draft_by(runtime::Session& session, const runtime::MethodOptions& method) {
@@ -120,7 +105,7 @@ void decode_and_print(const Environment& environment, runtime::Session& session,
       drafting->next(session, sampler, static_cast<int>(together), take);
       done.drafts = drafting->figures();
     } else {
-      const std::int32_t drawn = next_token(session, token, sampler);
+      const std::int32_t drawn = processes().next_token(session, token, sampler);
       if (drafting) drafting->read({&drawn, 1});
       method.stepped(session);
       take(drawn);

@@ -53,8 +53,8 @@ constexpr std::int64_t predicted_every = 8;
 bool predicts(const Step& step, const SelectionPlan& plan, const Ranking& by) {
   const bool by_scores = by.source == Ranking::Source::derived ? by.entry_tokens == 1 && !by.tail_weights.empty()
                                                                : by.source != Ranking::Source::given;
-  return step.estimate != nullptr && by_scores && plan.k < plan.limit && step.at.backend.name() == "cpu" &&
-         (plan.tokens + step.at.cache.layer) % predicted_every == 0;
+  return step.estimate != nullptr && by_scores && plan.k < plan.limit &&
+         (plan.tokens + step.at.cache.layer) % predicted_every == 0 && step.at.backend.name() == "cpu";
 }
 
 }  // namespace

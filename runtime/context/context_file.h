@@ -13,6 +13,8 @@
 
 namespace hayloft::runtime {
 
+class FileForm;  // one file, or shards and their manifest (runtime/context/file_form.h)
+
 // A context that is being written: its file, or over ranks a shard on each of them and the manifest. All ranks make the
 // same calls in the same order; what goes wrong on one of them is thrown on all, as a cluster::SharedError.
 //
@@ -40,8 +42,7 @@ class ContextFile {
   offload::SnapshotWriter& writer() { return writer_; }
   offload::Snapshot snapshot() const { return writer_.snapshot(); }
   const std::filesystem::path& path() const { return place_.path; }
-  bool anew() const { return anew_; }           // it has not got its name yet
-  std::optional<std::uint64_t> saving() const;  // of shards
+  bool anew() const { return anew_; }  // it has not got its name yet
 
   // SnapshotWriter::checkpoint with what the session has read of `tokens`, from their first on.
   void checkpoint(const Session& session, std::span<const std::int32_t> tokens,
@@ -54,10 +55,9 @@ class ContextFile {
   void finish();
 
  private:
-  ContextFile(const Place& place, offload::SnapshotWriter writer, bool anew);
-  void write_manifest(const offload::ShardManifest& manifest) const;
-  void remove_other_shards(std::uint64_t saving) const;
+  ContextFile(const FileForm& form, const Place& place, offload::SnapshotWriter writer, bool anew);
 
+  const FileForm* form_;
   Place place_;
   offload::SnapshotWriter writer_;
   bool anew_;

@@ -153,7 +153,7 @@ IngestResult update(const ModelSource& source, offload::Arena& arena, std::strin
   if (whole.complete() && saved == tokens) {
     result = was_there(std::move(*file), whole);
   } else if (!snapshot || snapshot->cached_tokens() == 0) {
-    place.replaced = file->saving();
+    place.replaced = file->snapshot().description().saving;
     file.reset();
     IngestOptions as_before = options;
     as_before.session = as_read(whole, options.session);

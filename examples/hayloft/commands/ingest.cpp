@@ -142,7 +142,6 @@ class IngestCommand : public Command {
 
   // Over ranks: that all of them have been asked for the same.
   void agree(const Environment& environment, const std::filesystem::path& directory, const std::string& text) {
-    if (!over_ranks()) return;
     StartFacts facts;
     prepare_together([&] {
       const char* const what = !save_.empty() ? "--save" : !append_.empty() ? "--append" : "--update";

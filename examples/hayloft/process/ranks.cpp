@@ -13,7 +13,6 @@
 #include "offload/error.h"
 #include "offload/text/visible.h"
 #include "runtime/cluster/mpi/mpi_ranks.h"
-#include "runtime/cluster/rank_attender.h"
 
 namespace hayloft::cli {
 namespace {
@@ -31,23 +30,6 @@ std::unique_ptr<MpiRanks>& connection() {
   return mpi;
 }
 
-// mpirun ends the others when a rank is lost. The first says so; which one it is only mpirun knows.
-void say_ended(int) {
-  static constexpr std::string_view line =
-      "hayloft: the run ends: mpirun has stopped it, as it does when a rank is lost; the lines of mpirun name the "
-      "rank\n";
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
-  ::_exit(1);
-}
-
-void interrupt_this(int) {
-  ::raise(SIGINT);
-}
-
-void end_or_interrupt(int signal, siginfo_t* info, void*) {
-  info->si_pid == ::getppid() ? say_ended(signal) : interrupt_this(signal);
-}
-
 #ifdef HAYLOFT_MPI_FROM_PROGRAM
 std::filesystem::path library() {
   std::error_code error;
@@ -57,8 +39,9 @@ std::filesystem::path library() {
 }
 #endif
 
-// MPI starts with the first call.
-MpiRanks& connected() {
+}  // namespace
+
+runtime::cluster::Communicator& meet_ranks() {
 #ifdef HAYLOFT_MPI_FROM_PROGRAM
   if (!connection()) {
     connection() = std::make_unique<MpiRanks>(library());
@@ -71,7 +54,13 @@ MpiRanks& connected() {
 #endif
 }
 
-}  // namespace
+void say_ended(int) {
+  static constexpr std::string_view line =
+      "hayloft: the run ends: mpirun has stopped it, as it does when a rank is lost; the lines of mpirun name the "
+      "rank\n";
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  ::_exit(1);
+}
 
 bool over_ranks() {
   return launch().ranks > 1;
@@ -106,40 +95,10 @@ ProgressSink progress_sink() {
   return sink;
 }
 
-void prepare_together(const std::function<void()>& work) {
-  if (!over_ranks()) return work();
-  runtime::cluster::together(connected(), work);
-}
-
-void join_ranks(const StartFacts& facts, runtime::SessionOptions& session) {
-  if (!over_ranks()) return;
-  MpiRanks& ranks = connected();
-  const runtime::cluster::Fact all[] = {{"version of hayloft", HAYLOFT_VERSION},
-                                        {"model or tokenizer", facts.weights},
-                                        {"command line", facts.options},
-                                        {"text", facts.text}};
-  runtime::cluster::require_same(ranks, all);
-  session.attend_by(runtime::cluster::rank_attender(ranks));
-}
-
 void let_first_rank_speak(const std::string& message) {
   if (first_rank()) return;
   ::sleep(2);
   write_error(fmt::format("hayloft: rank {}: {}\n", launch().rank, visible(message, Lines::joined)));
-}
-
-void interrupt_first_rank_alone() {
-  if (!over_ranks()) return;
-  if (!first_rank()) ignore_interrupts();
-  std::signal(SIGUSR1, first_rank() ? interrupt_this : SIG_IGN);
-}
-
-void take_terminations_for_interrupts() {
-  if (!over_ranks() || !first_rank()) return;
-  struct sigaction action {};
-  action.sa_sigaction = end_or_interrupt;
-  action.sa_flags = static_cast<int>(SA_SIGINFO | SA_RESTART);
-  sigaction(SIGTERM, &action, nullptr);
 }
 
 runtime::cluster::Communicator* ranks() {

@@ -45,6 +45,12 @@ void interrupt_first_rank_alone();
 // that ends all ranks. Alone, and on the others: nothing.
 void take_terminations_for_interrupts();
 
+// The ranks, over ranks; they meet, and MPI starts, with the first call.
+runtime::cluster::Communicator& meet_ranks();
+// Ends the first rank, whose mpirun has ended the others because one is lost; which one it is only mpirun knows. A
+// handler of SIGTERM.
+void say_ended(int signal);
+
 // The ranks once they have met; null before, and alone. And as peers: this process alone then.
 runtime::cluster::Communicator* ranks();
 runtime::cluster::Communicator& peers();
