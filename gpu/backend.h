@@ -128,7 +128,8 @@ struct SparqSelect : index::RankingOptions {
   // u64 [2] in device memory, to which the bytes are added that a device with a cache of columns reads there instead of
   // in host memory: of columns, and of their scales or ranges. May be null.
   unsigned long long* held_bytes = nullptr;
-  SparqPart part = {};  // for backends that search in parts, over a store that holds something
+  SparqPart part = {};                // for backends that search in parts, over a store that holds something
+  index::KeptScores* kept = nullptr;  // taken by backends that score in host memory, left empty by others; may be null
   // Out, for backends that estimate the rest: f32 [Hq][scores_stride(store.tokens)], the scores of the store's
   // positions.
   float* scores = nullptr;
@@ -154,8 +155,6 @@ struct Attended {
   // For backends that attend in parts, and without alpha. Both may be null.
   const std::int32_t* sizes = nullptr;  // [lists]: so many of a list's k are attended, its first ones; null: all k
   SoftmaxPart partial = {};             // [Hq]
-  // Out, for backends that estimate the rest: f32 [Hq][k], the logits of the lists' positions. May be null.
-  float* logits = nullptr;
 };
 
 // The part of attend_together() for one of its sequences.

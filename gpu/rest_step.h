@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "offload/half.h"
+
 namespace hayloft::gpu {
 
 struct Attended;
@@ -19,6 +21,11 @@ struct RestStep {
   const Attended& what;       // with the positions selected, of one list for each KV head; without alpha
   // f32 [Hq][scores_stride(store.tokens)], SparqSelect::scores; what is attended is taken out of them.
   float* scores = nullptr;
+  // The sample that lines are fitted over (runtime/attention/line_sample.h), in memory of the device: keys f16
+  // [Hkv][d][index::line_row], positions [line_samples].
+  const f16* line_keys = nullptr;
+  const std::int32_t* line_positions = nullptr;
+  int line_samples = 0;
   bool draws = false;  // values are drawn; else the mean value stands for the rest
   int drawn = 0;       // values of each list, as many as there are at most
   std::uint64_t key = 0;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "examples/hayloft/options/exact.h"
 #include "examples/hayloft/process/interrupt.h"
 #include "examples/hayloft/process/ranks.h"
 #include "examples/hayloft/process/text_output.h"
@@ -56,6 +57,14 @@ void draft_by(runtime::Session& session, const runtime::MethodOptions& method) {
 
 }  // namespace
 
+void set_drafts(Drawing& drawing, const std::optional<runtime::DraftOptions>& exact, const std::string& draft,
+                const runtime::MethodOptions& method, const gpu::Backend& backend) {
+  require_verifying(exact, backend);
+  drawing.drafts = exact;
+  drawing.drafts_where_exact = !exact && method.name == "auto" && draft != "none" && !over_ranks();
+  if (drawing.drafts_where_exact) drawing.drafts.emplace();
+}
+
 void check_drawing(const Environment& environment, const Drawing& drawing) {
   drawing.sampling.rules.require_within(environment.model->config().vocab_size);
 }
@@ -85,34 +94,38 @@ void decode_and_print(const Environment& environment, runtime::Session& session,
   } const keeps{method, session};
   done = {};
   const auto is_end = [&](std::int32_t drawn) { return std::ranges::find(ends, drawn) != ends.end(); };
+  std::optional<runtime::Drafting> drafting;
   if (drawing.drafts) {
-    runtime::Drafting drafting(*drawing.drafts);
-    if (before.saved) drafting.read(before.saved->tokens());
-    drafting.read(before.prompt);
+    drafting.emplace(*drawing.drafts);
+    if (before.saved) drafting->read(before.saved->tokens());
+    drafting->read(before.prompt);
     if (drawing.drafts->self) draft_by(session, *drawing.drafts->self);
-    for (bool ended = false; !ended && done.tokens < drawing.most;) {
-      check_interrupted();
-      const Clock::time_point start = Clock::now();
-      drafting.next(session, sampler, drawing.most - done.tokens, [&](std::int32_t drawn) {
-        if (answer) answer->drawn.push_back(drawn);
-        ended = is_end(drawn);
-        if (ended) return false;
-        ++done.tokens;
-        show(stream.push(drawn));
-        return true;
-      });
-      done.seconds += seconds_since(start);
-      done.drafts = drafting.figures();
-    }
   }
-  for (; !drawing.drafts && done.tokens < drawing.most; ++done.tokens) {
+  bool ended = false;
+  const auto take = [&](std::int32_t drawn) {
+    token = drawn;
+    if (answer) answer->drawn.push_back(drawn);
+    ended = is_end(drawn);
+    if (ended) return false;
+    ++done.tokens;
+    show(stream.push(drawn));
+    return true;
+  };
+  while (!ended && done.tokens < drawing.most) {
+    std::int64_t together = drafting ? drawing.most - done.tokens : 0;
+    if (drafting && drawing.drafts_where_exact) together = std::min(together, session.exact_ahead());
     const Clock::time_point start = Clock::now();
-    token = next_token(session, token, sampler);
-    if (answer) answer->drawn.push_back(token);
-    method.stepped(session);
+    if (together > 0) {
+      check_interrupted();
+      drafting->next(session, sampler, static_cast<int>(together), take);
+      done.drafts = drafting->figures();
+    } else {
+      const std::int32_t drawn = next_token(session, token, sampler);
+      if (drafting) drafting->read({&drawn, 1});
+      method.stepped(session);
+      take(drawn);
+    }
     done.seconds += seconds_since(start);
-    if (is_end(token)) break;
-    show(stream.push(token));
   }
   show(stream.finish());
   print("\n");

@@ -40,8 +40,14 @@ struct Drawing {
   runtime::SamplerOptions sampling;
   int most = 0;                                      // tokens
   std::vector<std::int32_t> ends = {};               // besides the model's end-of-text tokens
-  std::optional<runtime::DraftOptions> drafts = {};  // of which exact attention verifies several a pass
+  std::optional<runtime::DraftOptions> drafts = {};  // of which exact attention verifies several a pass ...
+  bool drafts_where_exact = false;                   // ... only where the method attends exactly anyhow
 };
+
+// Has tokens drafted: as --exact asks, or where there is no --exact by copies from the text wherever `auto` attends
+// exactly, unless --draft none is asked for. Throws Error where the backend cannot verify what --exact asks for.
+void set_drafts(Drawing& drawing, const std::optional<runtime::DraftOptions>& exact, const std::string& draft,
+                const runtime::MethodOptions& method, const gpu::Backend& backend);
 
 // Throws Error where the drawing names tokens that the model does not have.
 void check_drawing(const Environment& environment, const Drawing& drawing);

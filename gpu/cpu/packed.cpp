@@ -10,6 +10,7 @@
 #include <hwy/highway.h>
 
 #include "gpu/cpu/packed-inl.h"
+#include "gpu/cpu/scratch.h"
 
 #undef HAYLOFT_LOOKS_UP_16
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
@@ -116,6 +117,101 @@ HWY_INLINE void tile_products(F32 d, const Codes& codes, const Packing& packing,
   for (int q = 0; q < Q; ++q) hn::StoreU(total[q], d, out + q * kRows + lane);
 }
 
+// As `packing`, with what the type of the codes says of it known when this is compiled.
+template <class Codes>
+HWY_INLINE Packing layout_of(const Packing& packing) {
+  Packing layout = Codes::form;
+  layout.minimum = packing.minimum;
+  layout.products = packing.products;
+  return layout;
+}
+
+// Tokens from which on it pays to take codes apart once for all. Where a vector is as long as a tile has rows it never
+// does: taking codes apart goes on beside the multiplications there.
+constexpr int kManyTokens = 8;
+constexpr bool kUnpacksForMany = HWY_MAX_BYTES < 64;
+
+// The sums of one group of columns for Q tokens: values f32 [columns][kRows] of the codes, total [q][kRows]. In the
+// order of tile_products(): every fourth column is summed apart.
+template <int Q, int kGroup>
+HWY_INLINE void group_products(F32 d, const float* values, const float* x, std::size_t x_stride, const float* scale,
+                               const float* minimum, const float* sums, std::size_t sums_stride, float* total) {
+  constexpr int kVectors = kRows / static_cast<int>(hn::MaxLanes(F32()));
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  const auto two_chains = [&](int first, F32Vec(&out)[Q][kVectors]) HWY_ATTR {
+    F32Vec sum[2][Q][kVectors];
+    for (auto& chain : sum)
+      for (auto& of_token : chain)
+        for (F32Vec& start : of_token) start = hn::Zero(d);
+    for (int i = first; i < kGroup; i += 4) {
+      for (int chain = 0; chain < 2; ++chain) {
+        F32Vec value[kVectors];
+        for (int v = 0; v < kVectors; ++v) value[v] = hn::Load(d, values + (i + chain) * kRows + v * lanes);
+        for (int q = 0; q < Q; ++q) {
+          const auto input =
+              hn::Set(d, x[static_cast<std::size_t>(q) * x_stride + static_cast<std::size_t>(i + chain)]);
+          for (int v = 0; v < kVectors; ++v) sum[chain][q][v] = hn::MulAdd(value[v], input, sum[chain][q][v]);
+        }
+      }
+    }
+    for (int q = 0; q < Q; ++q)
+      for (int v = 0; v < kVectors; ++v) out[q][v] = hn::Add(sum[0][q][v], sum[1][q][v]);
+  };
+  F32Vec all[Q][kVectors], pair[Q][kVectors];
+  two_chains(0, all);
+  two_chains(2, pair);
+  for (int q = 0; q < Q; ++q) {
+    for (int v = 0; v < kVectors; ++v) {
+      float* const to = total + q * kRows + v * lanes;
+      auto y = hn::MulAdd(hn::Load(d, scale + v * lanes), hn::Add(all[q][v], pair[q][v]), hn::Load(d, to));
+      if (minimum != nullptr) {
+        const auto sum = hn::Set(d, sums[static_cast<std::size_t>(q) * sums_stride]);
+        y = hn::MulAdd(hn::Load(d, minimum + v * lanes), sum, y);
+      }
+      hn::Store(y, d, to);
+    }
+  }
+}
+
+// tile_products() of a whole tile for many tokens: total [tokens][kRows], zeros before.
+template <class Codes>
+HWY_NOINLINE void tile_products_of_many(F32 d, const Codes& codes, const Packing& packed, const std::byte* tile,
+                                        const float* x, int tokens, int cols, const float* sums, float* total) {
+  constexpr int kGroup = Codes::form.group();
+  const Packing packing = layout_of<Codes>(packed);
+  const auto x_stride = static_cast<std::size_t>(cols), sums_stride = x_stride / kGroup;
+  HWY_ALIGN float values[kColumns * kRows];
+  HWY_ALIGN float scales[2 * kRows], minima[2 * kRows];
+  for (int column = 0; column < cols; column += kColumns) {
+    for (int lane = 0; lane < kRows; lane += static_cast<int>(hn::Lanes(d))) {
+      each_chunk(d, packing, tile, lane, column, column + kColumns,
+                 [&](int, const std::byte* chunk, const Factors& factors) HWY_ATTR {
+                   const std::byte* const from = chunk + Codes::form.code_bytes();
+                   U32Vec low = hn::Zero(U32()), high = low;
+                   each_column<0, kColumns>([&](auto i) HWY_ATTR {
+                     hn::Store(codes.template next<i()>(d, chunk, lane, low, high), d, values + i() * kRows + lane);
+                   });
+                   for (int g = 0; g < Codes::form.groups(); ++g) {
+                     hn::Store(load_scales(d, packing, from, g, lane, factors.scale), d, scales + g * kRows + lane);
+                     if (!packing.minimum) continue;
+                     hn::Store(load_scales(d, packing, from + packing.scale_bytes(), g, lane, factors.minimum), d,
+                               minima + g * kRows + lane);
+                   }
+                 });
+    }
+    for (int g = 0; g < Codes::form.groups(); ++g) {
+      const int first = column + g * kGroup;
+      for_each_run(tokens, [&](auto run, int q) HWY_ATTR {
+        const auto token = static_cast<std::size_t>(q);
+        group_products<run(), kGroup>(d, values + g * kGroup * kRows, x + token * x_stride + first, x_stride,
+                                      scales + g * kRows, packing.minimum ? minima + g * kRows : nullptr,
+                                      packing.minimum ? sums + token * sums_stride + first / kGroup : nullptr,
+                                      sums_stride, total + q * kRows);
+      });
+    }
+  }
+}
+
 template <class Codes>
 void multiply(const float* x, const float* sums, int tokens, const Matrix& w, int begin, int end, float* y) {
   const F32 d;
@@ -126,6 +222,18 @@ void multiply(const float* x, const float* sums, int tokens, const Matrix& w, in
     const std::byte* const from =
         static_cast<const std::byte*>(w.data) + static_cast<std::size_t>(tile) * w.packing.tile_bytes(w.cols);
     const int rows = std::min(kRows, w.rows - tile * kRows);
+    if constexpr (kUnpacksForMany) {
+      if (tokens >= kManyTokens) {
+        float* const total = scratch(static_cast<std::size_t>(tokens) * kRows);
+        std::fill_n(total, tokens * kRows, 0.0f);
+        tile_products_of_many(d, codes, w.packing, from, x, tokens, w.cols, sums, total);
+        for (int q = 0; q < tokens; ++q) {
+          std::memcpy(y + static_cast<std::size_t>(q) * w.rows + tile * kRows, total + q * kRows,
+                      static_cast<std::size_t>(rows) * sizeof(float));
+        }
+        continue;
+      }
+    }
     for_each_run(tokens, [&](auto run, int q) HWY_ATTR {
       for (int lane = 0; lane < kRows; lane += static_cast<int>(hn::Lanes(d))) {
         tile_products<run()>(d, codes, w.packing, from, lane, x + static_cast<std::size_t>(q) * w.cols, w.cols,

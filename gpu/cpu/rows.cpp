@@ -83,7 +83,7 @@ HWY_INLINE float softmax_step(F32 d, float* scores, int begin, int end, float& m
     hn::StoreU(p, d, scores + i);
   }
   max = grown;
-  sum = sum * keep + hn::GetLane(hn::SumOfLanes(d, total));
+  sum = hn::GetLane(hn::MulAdd(hn::Set(d, sum), hn::Set(d, keep), hn::SumOfLanes(d, total)));
   return keep;
 }
 
@@ -92,8 +92,8 @@ HWY_INLINE void shrink(float* values, int n, float factor) {
   for (int i = 0; i < n; ++i) values[i] *= factor;
 }
 
-// weighted[query][component] += sum over rows of p[query][row] * V[row][component], for Q query heads and a strip of
-// up to `Vectors` vectors of components.
+// weighted[query][component] += sum over rows of p[query][row] * V[row][component], for Q query heads and a strip
+// of up to `Vectors` vectors of components.
 template <int Q, int Vectors, class Prefetch>
 HWY_INLINE void weigh_strip(F32 d, const f16* const* rows, int n, const float* p, std::size_t offset, std::size_t part,
                             float* weighted, std::size_t stride, Prefetch& prefetch) {
@@ -122,6 +122,9 @@ HWY_INLINE void weigh_values(F32 d, const f16* const* rows, int n, const float* 
                              float* weighted, std::size_t stride, Prefetch& prefetch) {
   const std::size_t lanes = hn::Lanes(d);
   std::size_t i = 0;
+  for (; i + 4 * lanes <= head_dim; i += 4 * lanes) {
+    weigh_strip<Q, 4>(d, rows, n, p, head_dim + i, lanes, weighted + i, stride, prefetch);
+  }
   for (; i + 2 * lanes <= head_dim; i += 2 * lanes) {
     weigh_strip<Q, 2>(d, rows, n, p, head_dim + i, lanes, weighted + i, stride, prefetch);
   }
@@ -145,7 +148,7 @@ void attend_slice(const f16* const* rows, std::int64_t n, const QueryGroup& grou
       const float keep = softmax_step(d, scores + q * kTile, 0, here, group.max[q], group.sum[q]);
       shrink(group.weighted + q * stride, group.stride, keep);
     }
-    for_each_run(group.queries, [&](auto run, int q) HWY_ATTR {
+    for_each_run<true>(group.queries, [&](auto run, int q) HWY_ATTR {
       weigh_values<run()>(d, tile, here, scores + q * kTile, head_dim, group.weighted + q * stride, stride, next);
     });
   }

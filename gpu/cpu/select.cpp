@@ -101,7 +101,8 @@ void CpuBackend::select_sparq(const CacheView& cache, const float* q, int query_
   search.weights = query.weights.data();
   search.limit = args.limit;
   search.k = args.k;
-  index::search_with_alpha(cache.store, search, threads_, tail.max.data(), tail.sum.data(), positions, alpha);
+  index::search_with_alpha(cache.store, search, threads_, tail.max.data(), tail.sum.data(), positions, alpha,
+                           args.kept);
 }
 
 }  // namespace hayloft::gpu

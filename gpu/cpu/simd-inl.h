@@ -150,12 +150,14 @@ HWY_INLINE void dot_four(F32 d, const T* const* rows, const float* x, std::size_
   }
 }
 
-// Cuts n query heads (or tokens) into runs that fit the registers: body(integral_constant<int, Q>, first).
-template <class Body>
+// Cuts n query heads (or tokens) into runs that fit the registers: body(integral_constant<int, Q>, first). kThrees:
+// three at the end are one run, where four are.
+template <bool kThrees = false, class Body>
 HWY_INLINE void for_each_run(int n, const Body& body) {
   int q = 0;
   if constexpr (kQueriesAtOnce == 4) {
     for (; q + 4 <= n; q += 4) body(std::integral_constant<int, 4>(), q);
+    if (kThrees && q + 3 == n) return body(std::integral_constant<int, 3>(), q);
   }
   for (; q + 2 <= n; q += 2) body(std::integral_constant<int, 2>(), q);
   if (q < n) body(std::integral_constant<int, 1>(), q);
@@ -165,7 +167,7 @@ HWY_INLINE void for_each_run(int n, const Body& body) {
 template <class T, class Prefetch>
 HWY_INLINE void dot_four(F32 d, const T* const* rows, const float* x, int vectors, std::size_t x_stride, std::size_t n,
                          float* out, std::size_t out_stride, Prefetch& prefetch) {
-  for_each_run(vectors, [&](auto run, int q) HWY_ATTR {
+  for_each_run<true>(vectors, [&](auto run, int q) HWY_ATTR {
     dot_four<run()>(d, rows, x + q * x_stride, x_stride, n, out + q * out_stride, out_stride, prefetch);
   });
 }

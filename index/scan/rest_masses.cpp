@@ -6,234 +6,261 @@
 #include <array>
 #include <cstddef>
 #include <numeric>
+#include <optional>
 #include <span>
 
-#include "index/scan/columns/column_kernels.h"
 #include "index/scan/columns/column_scores.h"
+#include "index/scan/kept_scores.h"
+#include "index/scan/rest_kernels.h"
+#include "index/scan/top_positions.h"
 
 namespace hayloft::index {
 namespace {
 
-constexpr std::int64_t kPartTokens = 8192;  // of one KV head scanned at a time; a multiple of every tile
-constexpr float kMostExponent = 60;         // of a mass
+constexpr std::int64_t kPieceTokens = 2048;        // that a thread takes at a time where scores are kept
+constexpr std::int64_t kScoredPieceTokens = 8192;  // and where they are found anew
 
-// Returns the bits from which a position's random number is made. 32-bit arithmetic alone, so that it is the same
-// in vectors and on devices.
-inline std::uint32_t mixed_position(std::uint64_t key, std::uint32_t position) {
+std::uint32_t mixed_position(std::uint64_t key, std::uint32_t position) {
   std::uint32_t x = position * 0x9e3779b1u + static_cast<std::uint32_t>(key);
   x = (x ^ (x >> 16)) * 0x85ebca6bu;
   x = (x ^ (x >> 13) ^ static_cast<std::uint32_t>(key >> 32)) * 0xc2b2ae35u;
   return x ^ (x >> 16);
 }
 
-inline float unit_number(std::uint32_t bits) {
-  return (static_cast<float>(static_cast<std::int32_t>(bits >> 9)) + 0.5f) * 0x1p-23f;
-}
-
-// Keeps the best of what is offered: the largest ranks, ties to the smaller position.
-class Candidates {
- public:
-  Candidates(int best, int heads) : best_(static_cast<std::size_t>(best)), heads_(static_cast<std::size_t>(heads)) {}
-
-  // Ranks below it have no chance.
-  float least() const { return least_; }
-  // masses [heads], `stride` floats from one to the next.
-  void offer(std::int32_t position, float rank, float p, const float* masses, std::int64_t stride) {
-    const auto at = static_cast<std::int32_t>(p_.size());
-    entries_.push_back({rank, position, at});
-    p_.push_back(p);
-    for (std::size_t h = 0; h < heads_; ++h) masses_.push_back(masses[static_cast<std::int64_t>(h) * stride]);
-    if (entries_.size() >= 2 * best_ + 64) cut();
-  }
-  void take(const Candidates& other) {
-    for (const Entry& e : other.entries_) {
-      if (e.rank >= least_) {
-        const auto at = static_cast<std::size_t>(e.at);
-        offer(e.position, e.rank, other.p_[at], other.masses_.data() + at * heads_, 1);
-      }
-    }
-  }
-
-  // The draw of `count`, one less than are kept.
-  RestMasses::Draw draw(int count) {
-    cut();
-    RestMasses::Draw draw;
-    float threshold = 0;
-    const auto n = static_cast<std::size_t>(count);
-    if (entries_.size() > n) {
-      threshold = entries_[n].rank;
-      entries_.resize(n);
-    }
-    std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) { return a.position < b.position; });
-    draw.masses.resize(entries_.size() * heads_);
-    for (std::size_t i = 0; i < entries_.size(); ++i) {
-      const auto at = static_cast<std::size_t>(entries_[i].at);
-      draw.positions.push_back(entries_[i].position);
-      draw.chances.push_back(p_[at] >= threshold ? 1 : p_[at] / threshold);
-      for (std::size_t h = 0; h < heads_; ++h) draw.masses[h * entries_.size() + i] = masses_[at * heads_ + h];
-    }
-    return draw;
-  }
-
- private:
-  struct Entry {
-    float rank;
-    std::int32_t position;
-    std::int32_t at;  // in p_ and masses_
-  };
-  static bool better(const Entry& a, const Entry& b) {
-    return a.rank != b.rank ? a.rank > b.rank : a.position < b.position;
-  }
-
-  // Leaves the best, the last of which comes last.
-  void cut() {
-    if (entries_.size() < best_) return;
-    const auto last = entries_.begin() + static_cast<std::ptrdiff_t>(best_) - 1;
-    std::nth_element(entries_.begin(), last, entries_.end(), better);
-    entries_.resize(best_);
-    least_ = entries_.back().rank;
-    std::vector<float> p;
-    std::vector<float> masses;
-    for (Entry& e : entries_) {
-      const auto at = static_cast<std::size_t>(e.at);
-      e.at = static_cast<std::int32_t>(p.size());
-      p.push_back(p_[at]);
-      masses.insert(masses.end(), masses_.begin() + static_cast<std::ptrdiff_t>(at * heads_),
-                    masses_.begin() + static_cast<std::ptrdiff_t>((at + 1) * heads_));
-    }
-    p_ = std::move(p);
-    masses_ = std::move(masses);
-  }
-
-  std::size_t best_;
-  std::size_t heads_;
-  float least_ = 0;
-  std::vector<Entry> entries_;
-  std::vector<float> p_;
-  std::vector<float> masses_;  // [.][heads]
+// Sums of the masses of one tile, and of their squares.
+struct TileSums {
+  double sum = 0;
+  double squares = 0;
 };
 
-// Sums of n masses, a multiple of 64, and of their squares.
-void add_masses(const float* x, int n, double& sum, double& squares) {
-  std::array<float, 16> sums{};
-  std::array<float, 16> of_squares{};
-  for (int i = 0; i < n; i += 16) {
-    for (std::size_t lane = 0; lane < 16; ++lane) {
-      const float mass = x[i + static_cast<int>(lane)];
-      sums[lane] += mass;
-      of_squares[lane] += mass * mass;
-    }
-  }
-  sum += std::accumulate(sums.begin(), sums.end(), 0.0);
-  squares += std::accumulate(of_squares.begin(), of_squares.end(), 0.0);
-}
-
-// One part of one KV head's positions gives these.
-struct MassPart {
-  std::vector<double> sum;
-  std::vector<double> squares;
-  std::vector<Candidates> candidates;  // [lists of the head]
+// A position that may be drawn.
+struct Candidate {
+  float rank;
+  std::int32_t position;
+  float p;
+  std::int32_t at;  // of its masses
 };
 
-// The scan of the parts: scores become masses tile by tile, in place.
+bool ranks_before(const Candidate& a, const Candidate& b) {
+  return a.rank != b.rank ? a.rank > b.rank : a.position < b.position;
+}
+
 class MassScan {
  public:
   MassScan(const offload::LayerView& view, const RestSearch& search)
       : view_(view),
         search_(search),
+        kept_(search.kept != nullptr && !search.kept->empty() ? search.kept : nullptr),
         group_(search.scores.query_heads / view.layout->kv_heads),
-        heads_(search.scores.per_query_head() ? 1 : group_) {
-    for (int h = 0; h < search.scores.query_heads; ++h) {
-      references_.push_back(search.log_sums[h] - search.lines[h].offset);
+        heads_(search.scores.per_query_head() ? 1 : group_),
+        tile_(ColumnScores::tile_tokens(search.scores, group_)),
+        stride_(ColumnScores::stride(tile_)),
+        tiles_((search.scores.limit + tile_ - 1) / tile_),
+        sums_(static_cast<std::size_t>(search.scores.query_heads * tiles_)) {
+    if (search.count > 0) {
+      const std::int64_t lists = search.scores.query_heads / heads_;
+      maxima_.resize(static_cast<std::size_t>(lists * maxima()));
     }
   }
 
-  int heads() const { return heads_; }
+  // Fills the sums, and the largest ranks.
+  void run(const offload::Threads& threads) {
+    const std::int64_t grain =
+        std::max<std::int64_t>(1, (kept_ == nullptr ? kScoredPieceTokens : kPieceTokens) / tile_);
+    threads.parallel_for(view_.layout->kv_heads * tiles_, grain, [&](std::int64_t begin, std::int64_t end) {
+      Reader reader(*this);
+      for (std::int64_t i = begin; i < end; ++i) scan(static_cast<int>(i / tiles_), i % tiles_, reader);
+    });
+  }
 
-  MassPart scan(int head, std::int64_t begin, std::int64_t end) const {
-    const int tile = ColumnScores::tile_tokens(search_.scores, group_);
-    const int stride = ColumnScores::stride(tile);
-    ColumnScores columns(view_, search_.scores, head, head * group_, group_, tile);
-    const auto scores =
-        hwy::AllocateAligned<float>(static_cast<std::size_t>(group_) * static_cast<std::size_t>(stride));
-    const auto added = hwy::AllocateAligned<float>(static_cast<std::size_t>(tile) + 64);
-    const auto ranks = hwy::AllocateAligned<float>(static_cast<std::size_t>(tile) + 64);
-    const int lists = group_ / heads_;
-    MassPart part;
-    part.sum.resize(static_cast<std::size_t>(group_));
-    part.squares.resize(static_cast<std::size_t>(group_));
-    for (int list = 0; list < lists; ++list) part.candidates.emplace_back(search_.count + 1, heads_);
-    for (std::int64_t t = begin; t < end;) {
-      const std::int64_t stop = std::min(end, (t / tile + 1) * tile);
-      const int n = static_cast<int>((stop - t + 63) / 64 * 64);
-      columns.score(t, stop, scores.get());
-      for (int h = 0; h < group_; ++h) {
-        float* const x = scores.get() + static_cast<std::ptrdiff_t>(h) * stride;
-        const float reference = references_[static_cast<std::size_t>(head * group_ + h)];
-        const float most = reference + kMostExponent;
-        const float slope = search_.lines[head * group_ + h].slope;
-        for (int i = 0; i < n; ++i) {
-          const float logit = slope * x[i];
-          x[i] = most < logit ? most : logit;
-        }
-        group_scores(GroupScore::softmax, x, stride, 1, n, &reference, x);
-        std::fill(x + (stop - t), x + n, 0.0f);
-        leave_out(head * group_ + h, t, stop, x);
-        add_masses(x, n, part.sum[static_cast<std::size_t>(h)], part.squares[static_cast<std::size_t>(h)]);
-      }
-      for (int list = 0; list < lists && search_.count > 0; ++list) {
-        const float* const x = scores.get() + static_cast<std::ptrdiff_t>(list) * heads_ * stride;
-        const float* p = x;
-        if (heads_ > 1) {
-          group_scores(GroupScore::logits, x, stride, heads_, n, nullptr, added.get());
-          p = added.get();
-        }
-        offer(t, n, p, x, stride, ranks.get(), part.candidates[static_cast<std::size_t>(list)]);
-      }
-      t = stop;
+  TileSums sums(int query_head) const {
+    TileSums all;
+    for (std::int64_t i = query_head * tiles_; i < (query_head + 1) * tiles_; ++i) {
+      all.sum += sums_[static_cast<std::size_t>(i)].sum;
+      all.squares += sums_[static_cast<std::size_t>(i)].squares;
     }
-    return part;
+    return all;
+  }
+
+  // The draw of a list: only spans whose largest rank may be among the best are looked at.
+  RestMasses::Draw draw(int list) const {
+    const auto count = static_cast<std::size_t>(search_.count);
+    const auto best = count + 1;
+    const std::span<const float> of_list =
+        std::span(maxima_).subspan(static_cast<std::size_t>(list * maxima()), static_cast<std::size_t>(maxima()));
+    const float least = std::max(0.0f, kth_largest(of_list, static_cast<std::int64_t>(best)));
+    std::vector<Candidate> candidates;
+    std::vector<float> masses;  // [candidates][heads]
+    Reader reader(*this);
+    alignas(64) std::array<float, draw_span_tokens> p;
+    alignas(64) std::array<float, draw_span_tokens> ranks;
+    std::array<std::int32_t, draw_span_tokens> at;
+    for (std::int64_t begin = 0; begin < search_.scores.limit; begin += draw_span_tokens) {
+      const auto of_span =
+          of_list.subspan(static_cast<std::size_t>(begin / draw_span_tokens) * draw_span_maxima, draw_span_maxima);
+      const float most = *std::max_element(of_span.begin(), of_span.end());
+      if (most <= 0 || most < least) continue;
+      const std::int64_t end = std::min(begin + draw_span_tokens, search_.scores.limit);
+      const float* const x = reader.masses(list * heads_, begin, end);
+      const int n = padded(end - begin);
+      const Starts starts(search_, begin, n);
+      const int high = draw_candidates({x, stride_, heads_, n}, {search_.key, starts.data()}, least, p.data(),
+                                       ranks.data(), at.data());
+      for (const std::int32_t t : std::span(at).first(static_cast<std::size_t>(high))) {
+        candidates.push_back({ranks[static_cast<std::size_t>(t)], static_cast<std::int32_t>(begin) + t,
+                              p[static_cast<std::size_t>(t)], static_cast<std::int32_t>(candidates.size())});
+        for (int h = 0; h < heads_; ++h) masses.push_back(x[std::ptrdiff_t{h} * stride_ + t]);
+      }
+    }
+    float threshold = 0;
+    if (candidates.size() > count) {
+      const auto next = candidates.begin() + static_cast<std::ptrdiff_t>(count);
+      std::nth_element(candidates.begin(), next, candidates.end(), ranks_before);
+      threshold = next->rank;
+      candidates.resize(count);
+    }
+    std::sort(candidates.begin(), candidates.end(),
+              [](const Candidate& a, const Candidate& b) { return a.position < b.position; });
+    RestMasses::Draw draw;
+    draw.masses.resize(candidates.size() * static_cast<std::size_t>(heads_));
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+      const Candidate& c = candidates[i];
+      draw.positions.push_back(c.position);
+      draw.chances.push_back(c.p >= threshold ? 1 : c.p / threshold);
+      for (std::size_t h = 0; h < static_cast<std::size_t>(heads_); ++h) {
+        draw.masses[h * candidates.size() + i] =
+            masses[static_cast<std::size_t>(c.at) * static_cast<std::size_t>(heads_) + h];
+      }
+    }
+    return draw;
   }
 
  private:
-  // Takes what is attended of [begin, end) out of a query head's masses.
-  void leave_out(int query_head, std::int64_t begin, std::int64_t end, float* x) const {
-    const int k = search_.scores.k;
-    const std::int32_t* const first = search_.taken + static_cast<std::ptrdiff_t>(query_head / heads_) * k;
-    const std::int32_t* at = std::lower_bound(first, first + k, begin);
-    for (; at != first + k && *at < end; ++at) x[*at - begin] = 0;
-  }
+  // Maxima of a list; tiles hold whole spans.
+  std::int64_t maxima() const { return tiles_ * tile_ / draw_span_tokens * draw_span_maxima; }
+  // Kernels go over whole multiples of 64.
+  static int padded(std::int64_t n) { return static_cast<int>((n + 63) / 64 * 64); }
 
-  void offer(std::int64_t begin, int n, const float* p, const float* x, int stride, float* ranks,
-             Candidates& candidates) const {
-    if (search_.shard.alone()) {
-      for (int i = 0; i < n; ++i) {
-        ranks[i] = p[i] / unit_number(mixed_position(search_.key, static_cast<std::uint32_t>(begin + i)));
+  // The first position of each 16 masses of a tile.
+  class Starts {
+   public:
+    Starts(const RestSearch& search, std::int64_t begin, std::int64_t n) {
+      for (std::int64_t t = 0; t < n; t += 16) starts_[static_cast<std::size_t>(t / 16)] = position(search, begin + t);
+    }
+    const std::uint32_t* data() const { return starts_.data(); }
+
+   private:
+    // Blocks hold 16 tokens at least, and whole multiples of them.
+    static std::uint32_t position(const RestSearch& search, std::int64_t t) {
+      return static_cast<std::uint32_t>(search.shard.alone() ? t : search.shard.whole(t, search.block_tokens));
+    }
+    std::array<std::uint32_t, 2048 / 16> starts_;  // of the longest tile
+  };
+
+  // One thread's scores that are found anew.
+  class Reader {
+   public:
+    explicit Reader(const MassScan& scan)
+        : scan_(scan), sums_(hwy::AllocateAligned<float>(static_cast<std::size_t>(scan.heads_) * 32)) {
+      if (scan.kept_ != nullptr) return;
+      scores_ =
+          hwy::AllocateAligned<float>(static_cast<std::size_t>(scan.group_) * static_cast<std::size_t>(scan.stride_));
+    }
+
+    // The scores of positions [begin, end) of one tile, [g][stride].
+    float* tile(int head, std::int64_t begin, std::int64_t end) {
+      if (scan_.kept_ != nullptr) return scan_.kept_->tile(head, begin / scan_.tile_);
+      return score(head, head * scan_.group_, scan_.group_, begin, end);
+    }
+
+    // The masses of positions [begin, end) of one span, of the query heads of a list, [heads][stride].
+    const float* masses(int first, std::int64_t begin, std::int64_t end) {
+      const int head = first / scan_.group_;
+      if (scan_.kept_ != nullptr) {
+        return scan_.kept_->tile(head, begin / scan_.tile_) +
+               static_cast<std::ptrdiff_t>(first - head * scan_.group_) * scan_.stride_ + begin % scan_.tile_;
       }
-    } else {
-      for (int i = 0; i < n; ++i) {
-        const std::int64_t position = search_.shard.whole(begin + i, search_.block_tokens);
-        ranks[i] = p[i] / unit_number(mixed_position(search_.key, static_cast<std::uint32_t>(position)));
+      float* const x = score(head, first, scan_.heads_, begin, end);
+      for (int h = 0; h < scan_.heads_; ++h) {
+        scan_.make_masses(first + h, begin, end, x + std::ptrdiff_t{h} * scan_.stride_);
+      }
+      return x;
+    }
+
+    // Zeros, [heads of a list][32].
+    float* sums() {
+      std::fill_n(sums_.get(), scan_.heads_ * 32, 0.0f);
+      return sums_.get();
+    }
+
+   private:
+    float* score(int head, int first, int heads, std::int64_t begin, std::int64_t end) {
+      if (first != first_) columns_.emplace(scan_.view_, scan_.search_.scores, head, first, heads, scan_.tile_);
+      first_ = first;
+      columns_->score(begin, end, scores_.get());
+      return scores_.get();
+    }
+
+    const MassScan& scan_;
+    hwy::AlignedFreeUniquePtr<float[]> sums_;
+    hwy::AlignedFreeUniquePtr<float[]> scores_;  // [g][stride]
+    std::optional<ColumnScores> columns_;        // of the query heads from first_ on
+    int first_ = -1;
+  };
+
+  void scan(int head, std::int64_t index, Reader& reader) {
+    const std::int64_t begin = index * tile_;
+    const std::int64_t end = std::min(begin + tile_, search_.scores.limit);
+    float* const x = reader.tile(head, begin, end);
+    const int n = padded(end - begin);
+    const Starts starts(search_, begin, n);
+    for (int h = 0; h < group_; ++h) make_masses(head * group_ + h, begin, end, x + std::ptrdiff_t{h} * stride_);
+    for (int first = 0; first < group_; first += heads_) {
+      float* const sums = reader.sums();
+      float* const squares = sums + heads_ * 16;
+      const std::int64_t list = (head * group_ + first) / heads_;
+      float* const most =
+          maxima_.empty() ? nullptr : maxima_.data() + list * maxima() + begin / draw_span_tokens * draw_span_maxima;
+      note_masses({x + std::ptrdiff_t{first} * stride_, stride_, heads_, n}, {search_.key, starts.data()}, sums,
+                  squares, most);
+      for (int h = 0; h < heads_; ++h) {
+        TileSums& of_head = sums_[static_cast<std::size_t>((head * group_ + first + h) * tiles_ + index)];
+        of_head.sum = std::accumulate(sums + h * 16, sums + h * 16 + 16, 0.0);
+        of_head.squares = std::accumulate(squares + h * 16, squares + h * 16 + 16, 0.0);
       }
     }
-    for (int i = 0; i < n; ++i) {
-      if (ranks[i] > 0 && ranks[i] >= candidates.least()) {
-        candidates.offer(static_cast<std::int32_t>(begin + i), ranks[i], p[i], x + i, stride);
-      }
+  }
+
+  // Makes a query head's scores of [begin, end) masses, up to the next multiple of 64: nothing of what is attended.
+  void make_masses(int query_head, std::int64_t begin, std::int64_t end, float* x) const {
+    const int n = padded(end - begin);
+    const LogitLine& line = search_.lines[query_head];
+    scores_to_masses(x, n, line.slope, line.offset - search_.log_sums[query_head]);
+    std::fill(x + (end - begin), x + n, 0.0f);
+    const int k = search_.scores.k;
+    const std::int32_t* const first = search_.taken + static_cast<std::ptrdiff_t>(query_head / heads_) * k;
+    for (const std::int32_t* at = std::lower_bound(first, first + k, begin); at != first + k && *at < end; ++at) {
+      x[*at - begin] = 0;
     }
   }
 
   const offload::LayerView& view_;
   const RestSearch& search_;
-  std::vector<float> references_;  // [Hq]
+  KeptScores* kept_;  // null: scores are found anew
   int group_;
   int heads_;  // of a list
+  int tile_;
+  int stride_;
+  std::int64_t tiles_;
+  std::vector<TileSums> sums_;  // [Hq][tiles]
+  std::vector<float> maxima_;   // [lists][maxima()]
 };
 
 }  // namespace
 
 float drawn_number(std::uint64_t key, std::int32_t position) {
-  return unit_number(mixed_position(key, static_cast<std::uint32_t>(position)));
+  const std::uint32_t bits = mixed_position(key, static_cast<std::uint32_t>(position));
+  return (static_cast<float>(static_cast<std::int32_t>(bits >> 9)) + 0.5f) * 0x1p-23f;
 }
 
 RestMasses rest_masses(const offload::LayerView& view, const RestSearch& search, const offload::Threads& threads) {
@@ -244,34 +271,21 @@ RestMasses rest_masses(const offload::LayerView& view, const RestSearch& search,
   rest.squares.resize(query_heads);
   rest.draws.resize(static_cast<std::size_t>(search.scores.lists(view.layout->kv_heads, search.scores.query_heads)));
   if (search.scores.limit == 0) return rest;
-  const MassScan scan(view, search);
-  const std::int64_t limit = search.scores.limit;
-  const std::int64_t parts = (limit + kPartTokens - 1) / kPartTokens;
-  std::vector<MassPart> found(static_cast<std::size_t>(view.layout->kv_heads * parts));
-  threads.parallel_for(static_cast<std::int64_t>(found.size()), 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t first = i % parts * kPartTokens;
-      found[static_cast<std::size_t>(i)] =
-          scan.scan(static_cast<int>(i / parts), first, std::min(limit, first + kPartTokens));
-    }
-  });
-  const std::size_t group = query_heads / static_cast<std::size_t>(view.layout->kv_heads);
-  const std::size_t lists = group / static_cast<std::size_t>(scan.heads());  // of a KV head
-  for (std::size_t head = 0; head < static_cast<std::size_t>(view.layout->kv_heads); ++head) {
-    const auto of_head =
-        std::span(found).subspan(head * static_cast<std::size_t>(parts), static_cast<std::size_t>(parts));
-    for (std::size_t h = 0; h < group; ++h) {
-      for (const MassPart& part : of_head) {
-        rest.sum[head * group + h] += part.sum[h];
-        rest.squares[head * group + h] += part.squares[h];
-      }
-    }
-    for (std::size_t list = 0; list < lists && search.count > 0; ++list) {
-      Candidates all(search.count + 1, scan.heads());
-      for (const MassPart& part : of_head) all.take(part.candidates[list]);
-      rest.draws[head * lists + list] = all.draw(search.count);
-    }
+  MassScan scan(view, search);
+  scan.run(threads);
+  for (std::size_t h = 0; h < query_heads; ++h) {
+    const TileSums sums = scan.sums(static_cast<int>(h));
+    rest.sum[h] = sums.sum;
+    rest.squares[h] = sums.squares;
   }
+  if (search.count > 0) {
+    threads.parallel_for(static_cast<std::int64_t>(rest.draws.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t list = begin; list < end; ++list) {
+        rest.draws[static_cast<std::size_t>(list)] = scan.draw(static_cast<int>(list));
+      }
+    });
+  }
+  if (search.kept != nullptr) search.kept->clear();  // there are masses in it now
   return rest;
 }
 

@@ -27,6 +27,9 @@ struct RestSearch {
   const std::int32_t* taken = nullptr;  // [lists][scores.k], ascending
   int count = 0;                        // positions drawn for each list
   std::uint64_t key = 0;                // of the draw
+  // The scores as search_columns() kept them for `scores`; masses take their place. Null or empty: the columns are read
+  // once more, with the same result.
+  KeptScores* kept = nullptr;
   // The view has its own blocks of this shard alone, of so many tokens; random numbers are those of whole positions.
   offload::Shard shard = {};
   int block_tokens = 0;
@@ -49,9 +52,9 @@ struct RestMasses {
 // The random number of a position, in (0, 1): a whole number of 2^-23 and a half.
 float drawn_number(std::uint64_t key, std::int32_t position);
 
-// One pass over the scores. A list draws by the sum of its query heads' masses; each position drawn, alone or with
-// others, has the chance min(1, mass / threshold), by which its masses are to be divided. Ties break towards the
-// smaller position. Thread-safe.
+// One pass over the scores, and over the few spans of 256 positions in which something may have been drawn. A list
+// draws by the sum of its query heads' masses; each position drawn, alone or with others, has the chance min(1, mass /
+// threshold), by which its masses are to be divided. Ties break towards the smaller position. Thread-safe.
 RestMasses rest_masses(const offload::LayerView& view, const RestSearch& search, const offload::Threads& threads);
 
 }  // namespace hayloft::index

@@ -11,6 +11,7 @@
 #include "index/scan/columns/column_scan.h"
 #include "index/scan/columns/column_scores.h"
 #include "index/scan/columns/quant_group_bounds.h"
+#include "index/scan/kept_scores.h"
 #include "index/scan/softmax.h"
 #include "index/scan/top_positions.h"
 #include "offload/error.h"
@@ -207,6 +208,7 @@ void require_valid(const offload::LayerView& view, const ColumnSearch& search) {
 void search_columns(const offload::LayerView& view, const ColumnSearch& search, const offload::Threads& threads,
                     const SearchResult& result) {
   require_valid(view, search);
+  if (result.kept != nullptr) result.kept->clear();
   if (view.tokens == 0) {
     if (result.mass != nullptr) std::fill_n(result.mass, search.query_heads, 0.0f);
     return;
@@ -223,7 +225,7 @@ void search_columns(const offload::LayerView& view, const ColumnSearch& search, 
     std::copy_n(result.max, query_heads, max.begin());
     std::copy_n(result.sum, query_heads, sum.begin());
   }
-  const ColumnScan scan = scan_columns(view, search, threads, with_softmax, max.data(), sum.data());
+  const ColumnScan scan = scan_columns(view, search, threads, with_softmax, max.data(), sum.data(), result.kept);
 
   std::vector<double> log_sums(query_heads);
   for (std::size_t h = 0; with_softmax && h < query_heads; ++h) {
@@ -261,10 +263,11 @@ void search_columns(const offload::LayerView& view, const ColumnSearch& search, 
 }
 
 void search_with_alpha(const offload::LayerView& view, const ColumnSearch& search, const offload::Threads& threads,
-                       const float* max, const float* sum, std::int32_t* positions, float* alpha) {
+                       const float* max, const float* sum, std::int32_t* positions, float* alpha, KeptScores* kept) {
   const auto heads = static_cast<std::size_t>(search.query_heads);
   std::vector<float> all_max(max, max + heads), all_sum(sum, sum + heads), mass(heads);
-  search_columns(view, search, threads, {positions, all_max.data(), all_sum.data(), mass.data()});
+  search_columns(view, search, threads,
+                 {positions, all_max.data(), all_sum.data(), mass.data(), nullptr, nullptr, kept});
   for (std::size_t h = 0; h < heads; ++h) {
     alpha[h] = attended_share(mass[h] + sum[h] * rescale(max[h], all_max[h]), all_sum[h]);
   }

@@ -11,6 +11,8 @@
 // d of them, are the same scan. Everything here reads the store only; the tail belongs to the device.
 namespace hayloft::index {
 
+class KeptScores;
+
 // The form in which K is read: the columns as their format has them, level * scale where they are integers; or K's half
 // of the 16-bit rows, whose scores are those of f16 columns to the bit but take longer to read.
 enum class KeySource : std::uint8_t { columns, rows };
@@ -55,6 +57,8 @@ struct SearchResult {
   // known here and return true, and positions and logits are then found anew, ranked by them. What is left of (max,
   // sum) comes out. Needs max, sum and logits, and no mass.
   const std::function<bool(float* max, float* sum)>* again = nullptr;
+  // Takes the scores of every position, where it is given and they are few enough; else it is left empty.
+  KeptScores* kept = nullptr;
 };
 
 // Checks the arguments that every search of columns has. Throws Error naming the number that is out of range.
@@ -69,7 +73,8 @@ void search_columns(const offload::LayerView& view, const ColumnSearch& search, 
 // tail: positions likewise, and alpha f32 [Hq], the share of the softmax over those and the store that lies on them and
 // on what is attended of the store, the positions selected and [limit, view.tokens).
 void search_with_alpha(const offload::LayerView& view, const ColumnSearch& search, const offload::Threads& threads,
-                       const float* max, const float* sum, std::int32_t* positions, float* alpha);
+                       const float* max, const float* sum, std::int32_t* positions, float* alpha,
+                       KeptScores* kept = nullptr);
 
 // s[h][t] for positions [begin, end) of one KV head, into out [g][end - begin] f32. The same arithmetic as
 // search_columns, bit for bit. begin must be a multiple of 64.

@@ -22,6 +22,7 @@ struct Selection {
   // The same in memory of the device, in the step's scratch; null: on the host, where there are any.
   const std::int32_t* device_positions = nullptr;
   const float* device_alpha = nullptr;
+  index::KeptScores* kept = nullptr;  // the scores that ranked, in the step's scratch; null or empty: not kept
   // The scores they were chosen by, on the device, where the ranking asks for them: gpu::SparqSelect::scores.
   std::shared_ptr<const gpu::Buffer> scores = nullptr;
 };
@@ -58,6 +59,9 @@ class Attender {
   // store is left to estimate it is attend(). Throws Error where the attender cannot; require() has said so before.
   virtual void attend_with_rest(const Step& step, const SelectionPlan& plan, const Selection& selection,
                                 const Ranking& ranking, Rest rest) const;
+  // Fills the step's estimate behind attend(), of what was selected by this ranking, which is to score every position.
+  // Leaves it empty where the attender cannot.
+  virtual void predict(const Step&, const SelectionPlan&, const Selection&, const Ranking&, Rest) const {}
   // Prefill: gpu::Backend::attend_causal() of the newest `rows` tokens, q and out f32 [rows][Hq][d].
   virtual void attend_causal(const LayerStep& at, const float* q, int rows, const gpu::CausalWindow& window,
                              float* out) const = 0;

@@ -4,6 +4,7 @@
 #include "offload/error.h"
 #include "runtime/attention/attender.h"
 #include "runtime/attention/host_tail.h"
+#include "runtime/attention/logit_lines.h"
 #include "runtime/attention/method_option_table.h"
 #include "runtime/attention/rest_estimate.h"
 
@@ -17,6 +18,13 @@ T* scratch_for(const LayerStep& at, gpu::Buffer& scratch, std::int64_t count) {
   return scratch.as<T>();
 }
 
+// Returns where a search leaves the scores of all positions, if they are wanted once more.
+index::KeptScores* kept_scores(const LayerStep& at, const Ranking& ranking) {
+  if (!ranking.keep) return nullptr;
+  at.scratch.kept.clear();
+  return &at.scratch.kept;
+}
+
 class LocalAttender final : public Attender {
  public:
   Selection select(const Step& step, const SelectionPlan& plan, const Ranking& ranking) const override {
@@ -25,7 +33,8 @@ class LocalAttender final : public Attender {
         return {ranking.positions};
       case Ranking::Source::components: {  // step 1 of SparQ
         const LayerStep& at = step.at;
-        gpu::SparqSelect args{ranking.by, plan.k, plan.limit, step.held_bytes};
+        index::KeptScores* const kept = kept_scores(at, ranking);
+        gpu::SparqSelect args{ranking.by, plan.k, plan.limit, step.held_bytes, {}, kept};
         std::shared_ptr<const gpu::Buffer> scores;
         if (ranking.keep && at.backend.estimates_rest()) {
           const std::int64_t count = at.query_heads * gpu::scores_stride(at.cache.store.tokens);
@@ -36,7 +45,7 @@ class LocalAttender final : public Attender {
         auto* const positions = scratch_for<std::int32_t>(at, at.scratch.positions, plan.positions());
         auto* const alpha = scratch_for<float>(at, at.scratch.alpha, at.query_heads);
         at.backend.select_sparq(at.cache, step.q, at.query_heads, args, positions, alpha, at.stream);
-        return {{}, {}, positions, ranking.with_alpha ? alpha : nullptr, scores};
+        return {{}, {}, positions, ranking.with_alpha ? alpha : nullptr, kept, scores};
       }
       default:
         return select_on_host(step, in_entries(plan, ranking), ranking);
@@ -91,8 +100,22 @@ class LocalAttender final : public Attender {
       what.positions = positions;
     }
     taken.device_alpha = nullptr;
-    taken.alpha = attend_with_estimate(step, plan, what, taken.positions, ranking, rest);
+    taken.alpha = attend_with_estimate(step, plan, what, taken, ranking, rest);
     if (step.trace != nullptr) record(step, what, taken);
+  }
+
+  void predict(const Step& step, const SelectionPlan& plan, const Selection& selection, const Ranking& ranking,
+               Rest rest) const override {
+    const LayerStep& at = step.at;
+    if (at.backend.name() != "cpu" || plan.k == plan.limit) return;
+    gpu::Attended what = plan.attended();
+    Selection taken = selection;
+    if (taken.device_positions != nullptr) {
+      taken.positions.assign(taken.device_positions, taken.device_positions + plan.positions());
+    }
+    if (taken.device_alpha != nullptr) taken.alpha.assign(taken.device_alpha, taken.device_alpha + at.query_heads);
+    what.positions = taken.positions.data();
+    predict_error(step, plan, what, taken, ranking, rest);
   }
 
   // The same where the device has the scores: all of it there, but for what the step says of itself.
@@ -106,6 +129,11 @@ class LocalAttender final : public Attender {
     const gpu::Buffer said = at.backend.allocate(2 * heads * sizeof(float), at.stream);  // errors, shares
     const gpu::SparqSelect select{ranking.by, plan.k, plan.limit};
     gpu::RestStep args{select, what, selection.scores->as<float>()};
+    LineSample& sample = line_sample(step, at.cache.store, line_positions(plan.limit));
+    const LineSample::OnDevice keys = sample.on_device(at.backend, at.stream);
+    args.line_keys = keys.keys;
+    args.line_positions = keys.positions;
+    args.line_samples = sample.count();
     args.draws = rest.kind == Rest::Kind::draw;
     args.drawn = plan.drawn;
     args.key = draw_key(rest.seed, at.cache.layer, plan.tokens);
@@ -145,8 +173,10 @@ class LocalAttender final : public Attender {
     const bool with_tail = !derived || !ranking.tail_weights.empty();
     Selection selection;
     selection.positions.resize(static_cast<std::size_t>(plan.positions()));
+    selection.kept = kept_scores(at, ranking);
     index::SearchResult result;
     result.positions = selection.positions.data();
+    result.kept = selection.kept;
     TailScores tail;
     tail.max.assign(static_cast<std::size_t>(at.query_heads), -std::numeric_limits<float>::infinity());
     tail.sum.resize(tail.max.size());
@@ -159,7 +189,7 @@ class LocalAttender final : public Attender {
     if (ranking.with_alpha) {
       selection.alpha.resize(tail.max.size());
       index::search_with_alpha(view, search, at.backend.threads(), tail.max.data(), tail.sum.data(), result.positions,
-                               selection.alpha.data());
+                               selection.alpha.data(), selection.kept);
     } else {
       index::search_columns(view, search, at.backend.threads(), result);
     }

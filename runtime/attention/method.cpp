@@ -46,6 +46,17 @@ MakeMethod find(std::string_view name) {
   fail("--attn {}: unknown attention method; one of {}", name, fmt::join(method_names(), ", "));
 }
 
+// Without a rest by scores a step says its error at every so many tokens of a layer, and layers take turns: what it
+// costs is then some percent.
+constexpr std::int64_t predicted_every = 8;
+
+bool predicts(const Step& step, const SelectionPlan& plan, const Ranking& by) {
+  const bool by_scores = by.source == Ranking::Source::derived ? by.entry_tokens == 1 && !by.tail_weights.empty()
+                                                               : by.source != Ranking::Source::given;
+  return step.estimate != nullptr && by_scores && plan.k < plan.limit && step.at.backend.name() == "cpu" &&
+         (plan.tokens + step.at.cache.layer) % predicted_every == 0;
+}
+
 }  // namespace
 
 std::vector<std::string> method_names() {
@@ -124,7 +135,14 @@ Counters Method::attend(const Step& step, const SelectionPlan& plan) const {
     step.attender.attend_with_rest(step, plan, selection, by, traits_.rest);
     return count_planned(step.at.cache, plan);
   }
-  if (plan.selects()) selection = step.attender.select(step, plan, ranking(step, plan));
+  if (plan.selects()) {
+    Ranking by = ranking(step, plan);
+    by.keep = predicts(step, plan, by);
+    selection = step.attender.select(step, plan, by);
+    step.attender.attend(step, plan, selection, traits_.rest);
+    if (by.keep) step.attender.predict(step, plan, selection, by, traits_.rest);
+    return count_planned(step.at.cache, plan);
+  }
   step.attender.attend(step, plan, selection, traits_.rest);
   return count_planned(step.at.cache, plan);
 }
@@ -152,8 +170,8 @@ SelectionPlan Method::plan_selection(const gpu::CacheView& cache, int query_head
   if (traits_.rest.kind == Rest::Kind::draw && plan.k < plan.limit) {
     const int budget = plan.k;  // in rows
     plan.k = budget / 2;
-    const int most = static_cast<int>(std::min<std::int64_t>(plan.limit - plan.k, std::numeric_limits<int>::max()));
-    plan.drawn = std::min((budget - plan.k) * values_per_row(cache), most);
+    const std::int64_t most = std::min<std::int64_t>(plan.limit - plan.k, std::numeric_limits<int>::max());
+    plan.drawn = static_cast<int>(std::min(values_for_rows(cache, budget - plan.k), most));
   }
   return plan;
 }

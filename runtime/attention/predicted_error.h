@@ -6,8 +6,8 @@
 
 namespace hayloft::runtime {
 
-// Sums up what steps say of their own outputs, where their rest is estimated by scores (StepEstimate). The error of a
-// step's layer is the mean over its query heads.
+// Sums up what steps say of their own outputs, where they do (StepEstimate). The error of a step's layer is the mean
+// over its query heads.
 struct PredictedError {
   double errors = 0;       // of the steps x layers, summed
   double attended = 0;     // their shares of the softmax attended exactly, summed

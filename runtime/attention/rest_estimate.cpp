@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
+#include <new>
 
+#include "index/scan/rest_kernels.h"
 #include "runtime/attention/host_tail.h"
-#include "runtime/attention/lanes.h"
 #include "runtime/attention/logit_lines.h"
 
 namespace hayloft::runtime {
@@ -87,6 +89,15 @@ std::vector<float> mean_of_values(const Step& step) {
   return copy_to_host(at.backend, mean.as<float>(), at.query_elements(), at.stream);
 }
 
+struct FreeAligned {
+  void operator()(float* floats) const { ::operator delete[](floats, std::align_val_t{64}); }
+};
+// As the kernels of index/ want them.
+std::unique_ptr<float[], FreeAligned> aligned_floats(int n) {
+  return std::unique_ptr<float[], FreeAligned>(
+      static_cast<float*>(::operator new[](static_cast<std::size_t>(n) * sizeof(float), std::align_val_t{64})));
+}
+
 double norm(const float* x, int n) {
   double sum = 0;
   for (int i = 0; i < n; ++i) sum += double{x[i]} * double{x[i]};
@@ -99,64 +110,94 @@ double distance(const float* x, const float* y, int n) {
   return std::sqrt(sum);
 }
 
-// The estimate for the query heads of one list, from the values that were drawn.
+// The estimate for the query heads of one list, from the values that were drawn. means [Hq][d]: what they are taken
+// towards; may be empty.
 void add_drawn(const Step& step, int first, int heads, const index::RestMasses::Draw& draw,
-               const std::vector<index::LogitLine>& lines, float* out, float* shares, StepEstimate* estimate) {
+               const std::vector<index::LogitLine>& lines, const std::vector<float>& means, float* out, float* shares,
+               StepEstimate* estimate) {
   const LayerStep& at = step.at;
   const int d = at.head_dim();
-  const std::size_t n = draw.positions.size();
+  const auto n = static_cast<int>(draw.positions.size());
+  const int stride = (d + 15) / 16 * 16;
   const int kv_head = first / at.group();
-  const auto width = static_cast<std::size_t>(d);
-  std::vector<float> values(n * width);
-  std::vector<float> squares;  // |V|^2 of each
-  std::vector<f16> space(static_cast<std::size_t>(2 * d));
-  for (std::size_t i = 0; i < n; ++i) {
-    const f16* const row = at.cache.store.row(kv_head, draw.positions[i], space.data()) + d;
-    widen_lanes(row, width, values.data() + i * width);
-    squares.push_back(dot_lanes(values.data() + i * width, values.data() + i * width, width));
+  const bool as_they_are = at.cache.store.layout->row_format == offload::RowFormat::f16;
+  const auto values = aligned_floats(n * stride);
+  std::vector<const f16*> rows;
+  std::vector<f16> widened(as_they_are ? 0 : static_cast<std::size_t>(n * 2 * d));
+  for (int i = 0; i < n; ++i) {
+    f16* const space = as_they_are ? nullptr : widened.data() + std::ptrdiff_t{i} * 2 * d;
+    rows.push_back(at.cache.store.row(kv_head, draw.positions[static_cast<std::size_t>(i)], space) + d);
   }
+  index::widen_values(rows.data(), n, d, stride, values.get());
+  std::vector<float> squares(static_cast<std::size_t>(n));  // |V|^2 of each
+  for (int i = 0; i < n && (estimate != nullptr || !means.empty()); ++i) {
+    const float* const v = values.get() + std::ptrdiff_t{i} * stride;
+    index::dot_values(v, 1, stride, v, squares.data() + i);
+  }
+  const auto mean = aligned_floats(stride);
+  const auto mixed = aligned_floats(stride);
+  std::fill_n(mixed.get(), stride, 0.0f);
+  std::vector<float> weights(squares.size()), products(squares.size());
   for (int h = first; h < first + heads; ++h) {
-    const float* const masses = draw.masses.data() + static_cast<std::size_t>(h - first) * n;
+    const float* const masses = draw.masses.data() + std::ptrdiff_t{h - first} * n;
     float* const y = out + std::ptrdiff_t{h} * d;
-    std::vector<float> mean(static_cast<std::size_t>(d));
     float rest = 0;
-    for (std::size_t i = 0; i < n; ++i) {
-      const float weight = masses[i] / draw.chances[i];
-      const float* const v = values.data() + i * static_cast<std::size_t>(d);
-      rest += weight;
-      for (int c = 0; c < d; ++c) mean[static_cast<std::size_t>(c)] += weight * v[c];
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      weights[i] = masses[i] / draw.chances[i];
+      rest += weights[i];
     }
     if (!std::isfinite(rest)) {  // what is attended exactly stays, and nothing is known of the rest
       if (estimate != nullptr) estimate->error[static_cast<std::size_t>(h)] = std::numeric_limits<float>::infinity();
       continue;
     }
+    index::sum_values(values.get(), n, stride, weights.data(), mean.get());
+    float kept = 1;
+    if (!means.empty() && rest > 0) {
+      for (int c = 0; c < stride; ++c) mean[static_cast<std::size_t>(c)] /= rest;
+      index::dot_values(values.get(), n, stride, mean.get(), products.data());
+      const double size = norm(mean.get(), d);
+      double variance = 0;
+      for (std::size_t i = 0; i < weights.size(); ++i) {
+        const double weight = double{weights[i]} / double{rest};
+        const double far = double{squares[i]} + size * size - 2 * double{products[i]};
+        variance += weight * weight * (1 - double{draw.chances[i]}) * std::max(far, 0.0);
+      }
+      const float* const m = means.data() + std::ptrdiff_t{h} * d;
+      kept = kept_of_drawn(variance, distance(mean.get(), m, d));
+      for (int c = 0; c < d; ++c) {
+        float& x = mean[static_cast<std::size_t>(c)];
+        x = rest * (m[c] + kept * (x - m[c]));
+      }
+    }
     const std::vector<float> exact(y, y + d);
-    for (int c = 0; c < d; ++c)
-      y[c] = (exact[static_cast<std::size_t>(c)] + mean[static_cast<std::size_t>(c)]) / (1 + rest);
+    for (int c = 0; c < d; ++c) y[c] = (y[c] + mean[static_cast<std::size_t>(c)]) / (1 + rest);
     shares[h] = 1 / (1 + rest);
     if (estimate == nullptr || rest == 0) continue;
+    std::copy_n(y, d, mixed.get());
+    index::dot_values(values.get(), n, stride, mixed.get(), products.data());
     const double rho = double{rest} / (1 + double{rest});
     const double spread = std::exp(std::min(double{lines[static_cast<std::size_t>(h)].residual}, 1.5)) - 1;
-    const double of_y = dot_lanes(y, y, width);
+    const double size = norm(y, d);
     double variance = 0;
-    for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t i = 0; i < weights.size(); ++i) {
       const double chance = draw.chances[i];
-      const double weight = double{masses[i]} / chance / (1 + double{rest});
-      const double far = double{squares[i]} + of_y - 2 * double{dot_lanes(values.data() + i * width, y, width)};
+      const double weight = double{weights[i]} / (1 + double{rest});
+      const double far = double{squares[i]} + size * size - 2 * double{products[i]};
       variance += weight * weight * (1 - chance + spread * chance) * std::max(far, 0.0);  // |V - y|^2
     }
-    for (float& x : mean) x /= rest;
-    const double shift = 0.7 * rho * (1 - rho) * distance(mean.data(), exact.data(), d);
+    for (int c = 0; c < d; ++c) mean[static_cast<std::size_t>(c)] /= rest;
+    const double shift = 0.7 * rho * (1 - rho) * distance(mean.get(), exact.data(), d);
     estimate->error[static_cast<std::size_t>(h)] =
-        static_cast<float>(std::sqrt(variance + shift * shift) / std::max(norm(y, d), 1e-30));
+        static_cast<float>(std::sqrt(variance * error_kept(kept) + shift * shift) / std::max(size, 1e-30));
   }
 }
 
 // The variance of V over the newest tokens of the tail about the mean, [Hkv].
+constexpr std::int64_t spread_tokens = 512;
 std::vector<double> spread_of_values(const Step& step, const std::vector<float>& mean) {
   const LayerStep& at = step.at;
   const int d = at.head_dim();
-  const HostTail tail(at.backend, at.cache, at.stream, line_tokens);
+  const HostTail tail(at.backend, at.cache, at.stream, spread_tokens);
   std::vector<double> spread(static_cast<std::size_t>(at.kv_heads()));
   for (int head = 0; head < at.kv_heads() && tail.tokens() > 0; ++head) {
     const float* const centre = mean.data() + std::ptrdiff_t{head} * at.group() * d;
@@ -170,7 +211,27 @@ std::vector<double> spread_of_values(const Step& step, const std::vector<float>&
   return spread;
 }
 
+// The formula that needs no further row: of an output in which what is attended has the share `share`, and the mean of
+// V, which lies `gap` from it, all else, where the rest truly has the share rho. The rest's own mean lies as far from
+// the mean of V as `rows` values of this spread may take it, and rho is as uncertain as the line.
+double formula_error(double share, double rho, double gap, double spread, double residual, double rows) {
+  const double of_rows = rho * rho * spread * std::min(1.0, std::exp(residual) / rows);
+  const double of_line = rho * rho * gap * gap * std::min(residual, 1.0) / 4;
+  const double of_share = (1 - share - rho) * (1 - share - rho) * gap * gap;
+  return std::sqrt(of_rows + of_line + of_share);
+}
+
+// The number of positions that hold a query head's rest.
+double rows_of(const index::RestMasses& rest, std::size_t head) {
+  return rest.sum[head] * rest.sum[head] / std::max(rest.squares[head], std::numeric_limits<double>::min());
+}
+
 }  // namespace
+
+float kept_of_drawn(double variance, double distance) {
+  const double gap = distance * distance;
+  return variance < gap ? static_cast<float>(1 - variance / gap) : variance > 0 ? 0.0f : 1.0f;
+}
 
 void add_mean(const Step& step, const index::RestMasses& rest, const std::vector<index::LogitLine>& lines,
               const std::vector<float>& mean, float* out, float* shares, StepEstimate* estimate) {
@@ -191,46 +252,62 @@ void add_mean(const Step& step, const index::RestMasses& rest, const std::vector
     for (int c = 0; c < d; ++c) y[c] = share * y[c] + (1 - share) * m[c];
     shares[h] = share;
     if (estimate == nullptr || sum == 0) continue;
-    const double residual = lines[head].residual;
-    const double rows = sum * sum / std::max(rest.squares[head], std::numeric_limits<double>::min());
-    const double of_rows = spread[static_cast<std::size_t>(h / at.group())] * std::min(1.0, std::exp(residual) / rows);
-    const double of_line = gap * gap * std::min(residual, 1.0) / 4;
-    estimate->error[head] =
-        static_cast<float>((1 - double{share}) * std::sqrt(of_rows + of_line) / std::max(norm(y, d), 1e-30));
+    const double rho = 1 - double{share};
+    const double error = formula_error(share, rho, gap, spread[static_cast<std::size_t>(h / at.group())],
+                                       lines[head].residual, rows_of(rest, head));
+    estimate->error[head] = static_cast<float>(error / std::max(norm(y, d), 1e-30));
   }
 }
 
-std::vector<float> attend_with_estimate(const Step& step, const SelectionPlan& plan, gpu::Attended what,
-                                        const std::vector<std::int32_t>& taken, const Ranking& ranking, Rest rest) {
+namespace {
+
+std::vector<index::LogitLine> lines_of(const Step& step, const SelectionPlan& plan, const Ranking& ranking,
+                                       const HostRanking& ready) {
+  if (!needs_lines(ranking)) return std::vector<index::LogitLine>(static_cast<std::size_t>(step.at.query_heads));
+  const LineSample& sample = line_sample(step, step.at.cache.store, line_positions(plan.limit));
+  return logit_lines(line_logits(step, sample, ready), step.at.query_heads);
+}
+
+index::RestMasses masses_of(const Step& step, const SelectionPlan& plan, const Selection& taken, const Ranking& ranking,
+                            const HostRanking& ready, const std::vector<index::LogitLine>& lines,
+                            const std::vector<float>& log_sums, int drawn, std::uint64_t key) {
   const LayerStep& at = step.at;
-  ExactPart exact = attend_exactly(step, what);
-  const HostRanking ready(step, ranking);
-  const TakenLogits logits =
-      fits_taken(ready, ranking) ? taken_logits(step, at.cache.store, plan.lists, plan.k, ready, taken) : TakenLogits();
-  const std::vector<index::LogitLine> lines = logit_lines(step, ranking, ready, logits);
-  const bool draws = rest.kind == Rest::Kind::draw;
-  const std::vector<float> references = draws ? draw_references(exact.log_sums) : exact.log_sums;
   index::RestSearch search;
   search.scores = ready.search(plan.limit, plan.k);
   search.lines = lines.data();
-  search.log_sums = references.data();
-  search.taken = taken.data();
-  search.count = draws ? plan.drawn : 0;
-  search.key = draw_key(rest.seed, at.cache.layer, plan.tokens);
+  search.log_sums = log_sums.data();
+  search.taken = taken.positions.data();
+  search.kept = taken.kept;
+  search.count = drawn;
+  search.key = key;
   const bool derived = ranking.source == Ranking::Source::derived;
-  index::RestMasses masses =
-      index::rest_masses(derived ? ranking.columns : at.cache.store, search, at.backend.threads());
+  return index::rest_masses(derived ? ranking.columns : at.cache.store, search, at.backend.threads());
+}
+
+}  // namespace
+
+std::vector<float> attend_with_estimate(const Step& step, const SelectionPlan& plan, gpu::Attended what,
+                                        const Selection& taken, const Ranking& ranking, Rest rest) {
+  const LayerStep& at = step.at;
+  ExactPart exact = attend_exactly(step, what);
+  const HostRanking ready(step, ranking);
+  const std::vector<index::LogitLine> lines = lines_of(step, plan, ranking, ready);
+  const bool draws = rest.kind == Rest::Kind::draw;
+  const std::vector<float> references = draws ? draw_references(exact.log_sums) : exact.log_sums;
+  index::RestMasses masses = masses_of(step, plan, taken, ranking, ready, lines, references, draws ? plan.drawn : 0,
+                                       draw_key(rest.seed, at.cache.layer, plan.tokens));
 
   std::vector<float> shares(static_cast<std::size_t>(at.query_heads), 1.0f);
   if (step.estimate != nullptr) step.estimate->error.assign(shares.size(), 0.0f);
   if (draws) {
+    const std::vector<float> means = needs_lines(ranking) ? std::vector<float>() : mean_of_values(step);
     const int heads = at.query_heads / plan.lists;
     at.backend.threads().parallel_for(plan.lists, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t list = begin; list < end; ++list) {
         index::RestMasses::Draw& draw = masses.draws[static_cast<std::size_t>(list)];
         const int first = static_cast<int>(list) * heads;
         refer_to(exact.log_sums, references, first, heads, draw);
-        add_drawn(step, first, heads, draw, lines, exact.out.data(), shares.data(), step.estimate);
+        add_drawn(step, first, heads, draw, lines, means, exact.out.data(), shares.data(), step.estimate);
       }
     });
   } else {
@@ -239,6 +316,36 @@ std::vector<float> attend_with_estimate(const Step& step, const SelectionPlan& p
   if (step.estimate != nullptr) step.estimate->attended = shares;
   at.backend.to_device(step.out, exact.out.data(), exact.out.size() * sizeof(float), at.stream);
   return shares;
+}
+
+void predict_error(const Step& step, const SelectionPlan& plan, gpu::Attended what, const Selection& taken,
+                   const Ranking& ranking, Rest rest) {
+  const LayerStep& at = step.at;
+  const int d = at.head_dim();
+  const ExactPart exact = attend_exactly(step, what);
+  const HostRanking ready(step, ranking);
+  const std::vector<index::LogitLine> lines = lines_of(step, plan, ranking, ready);
+  const index::RestMasses masses = masses_of(step, plan, taken, ranking, ready, lines, exact.log_sums, 0, 0);
+  const std::vector<float> mean = mean_of_values(step);
+  const std::vector<double> spread = spread_of_values(step, mean);
+  const std::vector<float> out = copy_to_host(at.backend, step.out, at.query_elements(), at.stream);
+  const bool by_mean = rest.kind == Rest::Kind::mean && !taken.alpha.empty();
+  for (int h = 0; h < at.query_heads; ++h) {
+    const auto head = static_cast<std::size_t>(h);
+    const std::ptrdiff_t first = std::ptrdiff_t{h} * d;
+    const double sum = masses.sum[head];
+    double error = std::numeric_limits<double>::infinity();
+    if (std::isfinite(sum)) {
+      const double share = by_mean ? double{taken.alpha[head]} : 1;
+      const double gap = distance(exact.out.data() + first, mean.data() + first, d);
+      error = sum == 0 ? (1 - share) * gap
+                       : formula_error(share, sum / (1 + sum), gap, spread[static_cast<std::size_t>(h / at.group())],
+                                       lines[head].residual, rows_of(masses, head));
+      error /= std::max(norm(out.data() + first, d), 1e-30);
+    }
+    step.estimate->error.push_back(static_cast<float>(error));
+    step.estimate->attended.push_back(std::isfinite(sum) ? static_cast<float>(1 / (1 + sum)) : 1.0f);
+  }
 }
 
 }  // namespace hayloft::runtime

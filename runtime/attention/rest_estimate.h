@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "index/scan/rest_masses.h"
+#include "runtime/attention/attender.h"
 #include "runtime/attention/ranking.h"
 #include "runtime/attention/rest.h"
 #include "runtime/attention/selection_plan.h"
@@ -12,11 +13,17 @@
 namespace hayloft::runtime {
 
 // Attends as Attender::attend_with_rest() does, in this process alone: to `what`, exactly, and to the rest of the
-// store's positions as their scores estimate it. `taken` are the positions of what.positions in host memory. Returns
+// store's positions as their scores estimate it. `taken` has the positions of what.positions in host memory. Returns
 // the share of the softmax of each query head that lies on what is attended exactly, and fills the step's estimate,
 // where it has one. Waits for the device; the backend attends in parts.
 std::vector<float> attend_with_estimate(const Step& step, const SelectionPlan& plan, gpu::Attended what,
-                                        const std::vector<std::int32_t>& taken, const Ranking& ranking, Rest rest);
+                                        const Selection& taken, const Ranking& ranking, Rest rest);
+
+// Fills the step's estimate of an output that has been attended as Attender::attend() does, with rest `none` or `mean`,
+// from the masses that attend_with_estimate() would have given to `calibrated`: nothing of the output changes. `taken`
+// has what was attended, alpha too where there is one, in host memory.
+void predict_error(const Step& step, const SelectionPlan& plan, gpu::Attended what, const Selection& taken,
+                   const Ranking& ranking, Rest rest);
 
 // The parts of it, for whoever attends elsewhere.
 
@@ -38,6 +45,14 @@ std::vector<float> draw_references(const std::vector<float>& log_sums);
 // Takes the masses of query heads [first, first + heads) from the references to the sums themselves.
 void refer_to(const std::vector<float>& log_sums, const std::vector<float>& references, int first, int heads,
               index::RestMasses::Draw& draw);
+
+// What is kept of the distance of a draw's mean from the mean of V over every token, given the variance of what was
+// drawn, summed over the components: James and Stein's factor. Where scores are exact the draw is taken so far towards
+// that mean. And the part of that variance that is an error then, halfway between all of it and the factor.
+float kept_of_drawn(double variance, double distance);
+inline double error_kept(float kept) {
+  return (1 + double{kept}) / 2;
+}
 
 // The estimate by the mean value [Hq][d], and its error by the formula that needs no further row: takes out [Hq][d]
 // from what is attended exactly to the estimate.

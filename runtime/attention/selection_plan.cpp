@@ -9,19 +9,32 @@ StepTerms::StepTerms(const gpu::CacheView& cache, const SelectionPlan& plan)
                                    plan.sinks + plan.tokens - plan.limit)),
       d(static_cast<std::uint64_t>(cache.head_dim)) {}
 
-int values_per_row(const gpu::CacheView& cache) {
-  return cache.store.layout == nullptr || cache.store.layout->row_format == offload::RowFormat::f16 ? 2 : 1;
+namespace {
+
+std::uint64_t bytes_of_row(const gpu::CacheView& cache) {
+  return cache.store.layout != nullptr ? cache.store.layout->row_bytes : 4 * static_cast<std::uint64_t>(cache.head_dim);
+}
+
+// V of a row: half of it in f16, and in integers all behind the levels of K, as the scales of both lie at the end.
+std::uint64_t bytes_of_value(const gpu::CacheView& cache) {
+  const offload::RowFormat format =
+      cache.store.layout != nullptr ? cache.store.layout->row_format : offload::RowFormat::f16;
+  return bytes_of_row(cache) -
+         static_cast<std::uint64_t>(cache.head_dim) * static_cast<unsigned>(offload::bits_of(format)) / 8;
+}
+
+}  // namespace
+
+std::int64_t values_for_rows(const gpu::CacheView& cache, int rows) {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(rows) * bytes_of_row(cache) / bytes_of_value(cache));
 }
 
 Counters count_selection(const gpu::CacheView& cache, const SelectionPlan& plan, Kind kind) {
   Counters counters;
   count_rows(counters, cache, plan.attended(), kind);
   if (plan.drawn > 0) {
-    const std::uint64_t row_bytes =
-        cache.store.layout != nullptr ? cache.store.layout->row_bytes : 4 * static_cast<std::uint64_t>(cache.head_dim);
-    const std::uint64_t bytes = row_bytes / static_cast<std::uint64_t>(values_per_row(cache));
     counters.at(Place::link, kind) +=
-        static_cast<std::uint64_t>(plan.lists) * static_cast<std::uint64_t>(plan.drawn) * bytes;
+        static_cast<std::uint64_t>(plan.lists) * static_cast<std::uint64_t>(plan.drawn) * bytes_of_value(cache);
   }
   counters.positions_scored = static_cast<std::uint64_t>(cache.kv_heads) * static_cast<std::uint64_t>(plan.tokens);
   return counters;

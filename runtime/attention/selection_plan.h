@@ -41,9 +41,9 @@ struct StepTerms {
   std::uint64_t d;
 };
 
-// Values in the store's rows that are read for one row's bytes: V of f16 rows is half of a row, and integer rows are
-// read whole.
-int values_per_row(const gpu::CacheView& cache);
+// Values in the store's rows that are read for the bytes of so many rows: two for each row of f16, a few less of
+// integers, where the scales of K come with them.
+std::int64_t values_for_rows(const gpu::CacheView& cache, int rows);
 
 // Returns what every step that scores all positions and then reads those of the plan adds to the counters: the bytes of
 // the rows and of the values drawn, those in the store as `kind`, and heads * S positions scored.

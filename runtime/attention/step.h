@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "gpu/backend.h"
+#include "index/scan/kept_scores.h"
 #include "offload/store/store.h"
 #include "runtime/attention/counters.h"
 #include "runtime/attention/method_state.h"
@@ -11,11 +13,14 @@
 namespace hayloft::runtime {
 
 class Attender;
+struct LineSamples;
 
-// Device memory that a method needs from step to step. Grows, never shrinks; one per session.
+// Memory that a method needs from step to step. Grows, never shrinks; one per session.
 struct MethodScratch {
-  gpu::Buffer positions;
-  gpu::Buffer alpha;
+  gpu::Buffer positions;  // of the device
+  gpu::Buffer alpha;      // likewise
+  index::KeptScores kept;
+  std::shared_ptr<LineSamples> lines;  // the keys that lines of a rest by scores are fitted over
 };
 
 // One global layer of a forward pass over T tokens, whose keys and values are in the cache already. Made once for each
@@ -46,7 +51,8 @@ struct StepTrace {
   std::vector<float> alpha;  // [Hq], empty where the method has none
 };
 
-// A step tells this of its own output where its rest is estimated by scores.
+// A step tells this of its own output: every one whose rest is estimated by scores, and some of those that score every
+// position without.
 struct StepEstimate {
   std::vector<float> error;     // [Hq], predicted: |y - y of dense attention| / |y|
   std::vector<float> attended;  // [Hq], the estimated share of the softmax on what was attended exactly
@@ -62,7 +68,7 @@ struct Step {
   StepTrace* trace = nullptr;    // filled where it is there
   // u64 [3]: SparqSelect's, then that of Attended; null where the backend keeps nothing.
   unsigned long long* held_bytes = nullptr;
-  StepEstimate* estimate = nullptr;  // filled where it is there and the rest is estimated by scores; else left empty
+  StepEstimate* estimate = nullptr;  // filled where it is there and the step knows it; else left empty
 };
 
 // The query of a step, [Hq][d]. Waits for the device.

@@ -18,6 +18,11 @@ class StepObserver {
   // The step as it has just been done, traced, and the method that attended: of `auto`, the one that was chosen. Valid
   // during the call only.
   virtual void see(const Step& step, const Method& by) = 0;
+
+  // Returns how many tokens, that of `position` the first, it would not want in any layer, so that they may be decoded
+  // together by exact attention, without asking; it is told how many were. It wants every token unless it says more.
+  virtual std::int64_t unwanted_from(std::int64_t /*position*/) const { return 0; }
+  virtual void passed_over(std::int64_t /*tokens*/) {}
 };
 
 }  // namespace hayloft::runtime

@@ -41,7 +41,7 @@ class RestOfRanks {
 
   std::vector<float> attend(const gpu::Attended& what, const std::vector<std::int32_t>& taken,
                             const std::function<std::vector<float>()>& mean_value, std::vector<float>& out) {
-    ExactPart exact = gather_exact(what, taken);
+    ExactPart exact = gather_exact(what);
     const bool draws = rest_.kind == Rest::Kind::draw;
     references_ = draws ? draw_references(exact.log_sums) : exact.log_sums;
     std::vector<float> shares(static_cast<std::size_t>(at_.query_heads), 1.0f);
@@ -54,7 +54,7 @@ class RestOfRanks {
       for (int list = 0; list < plan_.lists; ++list) {
         refer_to(exact.log_sums, references_, list * heads_, heads_, drawn[static_cast<std::size_t>(list)]);
       }
-      add_values(drawn, exact.out, shares);
+      add_values(drawn, needs_lines(ranking_) ? std::vector<float>() : mean_value(), exact.out, shares);
     }
     if (step_.estimate != nullptr) step_.estimate->attended = shares;
     out = std::move(exact.out);
@@ -76,32 +76,35 @@ class RestOfRanks {
     double all_c = 0;
   };
 
-  // Attention to all ranks' parts, merged in their order, and the lines, over what was taken wherever it lies.
-  ExactPart gather_exact(const gpu::Attended& what, const std::vector<std::int32_t>& taken) {
+  // Logits of what lines are fitted over, as far as it lies here.
+  LineLogits own_logits(const std::vector<std::int32_t>& sampled) const {
+    if (sampled.empty()) return {};
+    std::vector<std::int32_t> own;
+    for (const std::int32_t position : sampled) {
+      own.push_back(part_.holds(position) ? static_cast<std::int32_t>(part_.own(position)) : -1);
+    }
+    return line_logits(step_, line_sample(step_, part_.cache().store, own), ready_);
+  }
+
+  // Attention to all ranks' parts, merged in their order, and the lines, over the sample wherever it lies.
+  ExactPart gather_exact(const gpu::Attended& what) {
     const AttentionParts mine = attend_part(at_, part_, step_.q, what);
     std::vector<float> packet = mine.values;
-    TakenLogits logits;
-    if (fits_taken(ready_, ranking_)) {
-      std::vector<std::int32_t> own(taken.size(), -1);
-      for (std::size_t i = 0; i < taken.size(); ++i) {
-        if (part_.holds(taken[i])) own[i] = static_cast<std::int32_t>(part_.own(taken[i]));
-      }
-      logits = taken_logits(step_, part_.cache().store, plan_.lists, plan_.k, ready_, own);
-      packet.insert(packet.end(), logits.approximate.begin(), logits.approximate.end());
-      packet.insert(packet.end(), logits.exact.begin(), logits.exact.end());
-    }
+    const std::vector<std::int32_t> sampled =
+        needs_lines(ranking_) ? line_positions(plan_.limit) : std::vector<std::int32_t>();
+    LineLogits logits = own_logits(sampled);
+    packet.insert(packet.end(), logits.approximate.begin(), logits.approximate.end());
+    packet.insert(packet.end(), logits.exact.begin(), logits.exact.end());
     std::vector<float> all = gathered_from(ranks_, Traffic::attention, packet);
     const std::size_t size = packet.size();
     const std::size_t states = mine.values.size();
     for (std::size_t i = 0; i < logits.exact.size(); ++i) {
-      const std::size_t in_list = i / static_cast<std::size_t>(plan_.k * heads_) * static_cast<std::size_t>(plan_.k) +
-                                  i % static_cast<std::size_t>(plan_.k);
-      const std::int64_t block = taken[in_list] / at_.cache.store.layout->block_tokens;
+      const std::int64_t block = sampled[i % sampled.size()] / at_.cache.store.layout->block_tokens;
       const float* const theirs = all.data() + static_cast<std::size_t>(at_.cache.shard.owner(block)) * size + states;
       logits.approximate[i] = theirs[i];
       logits.exact[i] = theirs[logits.approximate.size() + i];
     }
-    lines_ = logit_lines(step_, ranking_, ready_, logits);
+    lines_ = logit_lines(logits, at_.query_heads);
 
     const int d = at_.head_dim();
     std::vector<float> merged(states);
@@ -234,7 +237,9 @@ class RestOfRanks {
   }
 
   // Takes what is attended exactly to the estimate, by the values drawn, of which every rank reads its own.
-  void add_values(const std::vector<Draw>& draws, std::vector<float>& out, std::vector<float>& shares) {
+  // means: as add_drawn() of one machine has them.
+  void add_values(const std::vector<Draw>& draws, const std::vector<float>& means, std::vector<float>& out,
+                  std::vector<float>& shares) {
     const auto d = static_cast<std::size_t>(at_.head_dim());
     const auto heads = static_cast<std::size_t>(at_.query_heads);
     const std::size_t each = 2 * d + 1;
@@ -263,7 +268,10 @@ class RestOfRanks {
     const std::vector<float> all = gathered_from(ranks_, Traffic::attention, sums);
     std::ranges::fill(sums, 0.0f);
     for (std::size_t i = 0; i < all.size(); ++i) sums[i % sums.size()] += all[i];
-    for (std::size_t h = 0; h < heads; ++h) finish_head(h, weights[h], sums_of(sums, h), out.data() + h * d, shares);
+    for (std::size_t h = 0; h < heads; ++h) {
+      const float* const mean = means.empty() ? nullptr : means.data() + h * d;
+      finish_head(h, weights[h], sums_of(sums, h), mean, out.data() + h * d, shares);
+    }
   }
 
   ValueSums sums_of(std::vector<float>& sums, std::size_t head) const {
@@ -283,9 +291,32 @@ class RestOfRanks {
     *sums.squares += static_cast<float>(c * square);
   }
 
+  // Takes the draw's mean u towards the mean of V, and returns what is kept of it: its variance is that of the output
+  // but for the share, sum of c |V - u|^2.
+  float take_towards(const float* mean, const Weights& weights, const ValueSums& sums, const float* exact) const {
+    double moved = 0;   // |u - o|^2
+    double across = 0;  // (u - o) . sum of c (V - o)
+    double gap = 0;     // |u - mean|^2
+    for (int i = 0; i < at_.head_dim(); ++i) {
+      const double u = double{sums.weighted[i]} / double{weights.rest};
+      const double shift = u - double{exact[i]};
+      moved += shift * shift;
+      across += shift * double{sums.spread[i]};
+      gap += (u - double{mean[i]}) * (u - double{mean[i]});
+    }
+    const double share = double{weights.rest} / (1 + double{weights.rest});
+    const double variance = std::max(0.0, double{*sums.squares} - 2 * across + moved * weights.all_c);
+    const float kept = kept_of_drawn(variance / (share * share), std::sqrt(gap));
+    for (int i = 0; i < at_.head_dim(); ++i) {
+      const float u = sums.weighted[i] / weights.rest;
+      sums.weighted[i] = weights.rest * (mean[i] + kept * (u - mean[i]));
+    }
+    return kept;
+  }
+
   // y = (o + sum of w V) / (1 + sum of w); of its error the variance of what was drawn, sum of c |V - y|^2, and of the
   // line.
-  void finish_head(std::size_t head, const Weights& weights, const ValueSums& sums, float* y,
+  void finish_head(std::size_t head, const Weights& weights, const ValueSums& sums, const float* mean, float* y,
                    std::vector<float>& shares) {
     float* const error = step_.estimate == nullptr ? nullptr : step_.estimate->error.data() + head;
     const float rest = weights.rest;
@@ -293,6 +324,7 @@ class RestOfRanks {
       if (error != nullptr) *error = std::numeric_limits<float>::infinity();
       return;
     }
+    const float kept = mean == nullptr || rest == 0 ? 1 : take_towards(mean, weights, sums, y);
     double moved = 0;    // |y - o|^2
     double across = 0;   // (y - o) . sum of c (V - o)
     double length = 0;   // |y|^2
@@ -312,7 +344,8 @@ class RestOfRanks {
     const double rho = double{rest} / (1 + double{rest});
     const double variance = std::max(0.0, double{*sums.squares} - 2 * across + moved * weights.all_c);
     const double shift = 0.7 * rho * (1 - rho) * std::sqrt(between);
-    *error = static_cast<float>(std::sqrt(variance + shift * shift) / std::max(std::sqrt(length), 1e-30));
+    *error =
+        static_cast<float>(std::sqrt(variance * error_kept(kept) + shift * shift) / std::max(std::sqrt(length), 1e-30));
   }
 
   std::uint64_t key() const { return draw_key(rest_.seed, at_.cache.layer, plan_.tokens); }
@@ -338,10 +371,10 @@ std::vector<float> RankRest::attend(const gpu::Attended& what, const std::vector
   return RestOfRanks(*this).attend(what, taken, mean_value, out);
 }
 
-RestMessages rest_messages(const SelectionPlan& plan, int query_heads, int head_dim, bool logits, Rest rest) {
+RestMessages rest_messages(const SelectionPlan& plan, int query_heads, int head_dim, bool lines, Rest rest) {
   const auto queries = static_cast<std::uint64_t>(query_heads);
   RestMessages messages;
-  if (logits) messages.bytes += 2 * queries * static_cast<std::uint64_t>(plan.k) * sizeof(float);
+  if (lines) messages.bytes += 2 * queries * line_positions(plan.limit).size() * sizeof(float);
   if (rest.kind != Rest::Kind::draw) {
     messages.gathered += 1;
     messages.bytes += 2 * queries * sizeof(double);

@@ -29,11 +29,11 @@ struct RankRest {
 };
 
 // Returns what a rank gives to the others of one layer's rest, in so many all-gathers, beside the parts of attention.
-// logits: of what was selected, for lines that are fitted over it (fits_taken()).
+// lines: whether the ranking needs any, over logits of a sample of the positions.
 struct RestMessages {
   std::uint64_t gathered = 0;
   std::uint64_t bytes = 0;
 };
-RestMessages rest_messages(const SelectionPlan& plan, int query_heads, int head_dim, bool logits, Rest rest);
+RestMessages rest_messages(const SelectionPlan& plan, int query_heads, int head_dim, bool lines, Rest rest);
 
 }  // namespace hayloft::runtime::cluster

@@ -1,5 +1,8 @@
 #include "runtime/decode/decode_attention.h"
 
+#include <algorithm>
+#include <limits>
+
 namespace hayloft::runtime {
 
 void DecodeAttention::bind(SharedMethod method, MethodState* state) {
@@ -51,6 +54,7 @@ void DecodeAttention::count_exact(const Counters& cost, std::int64_t tokens, std
   counters += cost;
   positions_attended_ += static_cast<double>(positions) * layers;
   if (layers > 0) used_["dense"] += tokens * layers;
+  for (const auto& observer : observers_) observer->passed_over(tokens);
 }
 
 void DecodeAttention::attend(const LayerStep& at, const float* q, int /*queries*/, int /*rows*/, float* out) {
@@ -105,6 +109,12 @@ DecodeAttention::Observers DecodeAttention::interested_in(const LayerStep& at) c
     if (observer->wants(at.layer, at.tokens() - 1)) interested.push_back(observer.get());
   }
   return interested;
+}
+
+std::int64_t DecodeAttention::unwanted_from(std::int64_t position) const {
+  std::int64_t tokens = std::numeric_limits<std::int64_t>::max();
+  for (const auto& observer : observers_) tokens = std::min(tokens, observer->unwanted_from(position));
+  return tokens;
 }
 
 void DecodeAttention::attend_before(const Observers& interested, const StepPlan& plan, const LayerStep& at,

@@ -34,9 +34,10 @@ class DecodeAttention : public AttentionPolicy {
   // Leaves what ranges alone are to be attended to, unless an observer wants the step.
   std::optional<gpu::Attended> attend_or_leave(const LayerStep& at, const float* q, float* out) override;
 
-  bool observed() const { return !observers_.empty(); }
-  // Adds `tokens` steps that attended exactly, to so many positions in each of the global layers in all, and what that
-  // cost.
+  // Returns how many tokens, that of `position` the first, no observer wants to see: without observers any number.
+  std::int64_t unwanted_from(std::int64_t position) const;
+  // Adds `tokens` steps that attended exactly, and that no observer has been asked about, to so many positions in each
+  // of the global layers in all, and what that cost.
   void count_exact(const Counters& cost, std::int64_t tokens, std::int64_t positions, int layers);
 
   // The counters of all steps. read_counters(): with what the device had of the columns counted where it was read,

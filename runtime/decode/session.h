@@ -145,10 +145,13 @@ class Session {
   // whatever the method: the logits of each, f32 [T][vocab] in memory of the device, are to the bit those of T single
   // steps by `dense`. keep(logits, T) returns how many of the T stay, 1 to T; the others leave no trace, and if it
   // throws, none stays. Steps, counters and attended_share() are those of the tokens that stay, the bytes those of the
-  // pass. Where observers watch, a pass takes one token. Returns how many stay. Throws Error where the backend or the
-  // attender cannot.
+  // pass. Tokens that an observer wants to see are not taken together. Returns how many stay. Throws Error where the
+  // backend or the attender cannot.
   int verify(std::span<const std::int32_t> tokens, const KeepTokens& keep);
   int verified_at_once() const;  // 1 over ranks
+  // Returns how many tokens from here on may be verified in place of single steps, because the method attends exactly
+  // in every layer and no observer wants to see them; 0 where none is, or a pass takes one token.
+  std::int64_t exact_ahead() const;
   // Draws what follows from a token's logits among those.
   std::int32_t draw(const float* logits, Sampler& sampler) const;
 

@@ -28,6 +28,15 @@ int Session::verified_at_once() const {
   return options_.attender->has_whole_layers() ? model_->verified_at_once() : 1;
 }
 
+std::int64_t Session::exact_ahead() const {
+  if (verified_at_once() <= 1) return 0;
+  const Method& method = *attention_.method();
+  for (const gpu::CacheView& view : cache_.global_views()) {
+    if (method.plan(view, model_->config().query_heads).by->options().name != "dense") return 0;
+  }
+  return attention_.unwanted_from(tokens());
+}
+
 int Session::verify(std::span<const std::int32_t> tokens, const KeepTokens& keep) {
   static const SharedMethod dense = make_method({}, model_->config().head_dim);
   const std::uint64_t spilled = cache_.spilled_bytes();
@@ -35,7 +44,7 @@ int Session::verify(std::span<const std::int32_t> tokens, const KeepTokens& keep
     fail("drafts are verified where one process holds the context: not over ranks");
   }
   std::int64_t most = std::min<std::int64_t>(verified_at_once(), cache_.tokens_up_to_spill());
-  if (attention_.observed()) most = 1;
+  most = std::min(most, std::max<std::int64_t>(1, attention_.unwanted_from(this->tokens())));
   tokens = tokens.first(static_cast<std::size_t>(std::min<std::int64_t>(most, std::ssize(tokens))));
   ExactAttention attention(*dense);
   const int kept = model_->verify(cache_, *workspace_, tokens, attention, keep);

@@ -23,6 +23,13 @@ std::string methods_line(const std::map<std::string, std::int64_t>& methods) {
   return line;
 }
 
+// Steps x layers by other methods than dense.
+std::int64_t approximate_steps(const std::map<std::string, std::int64_t>& methods) {
+  std::int64_t steps = 0;
+  for (const auto& [method, count] : methods) steps += method == "dense" ? 0 : count;
+  return steps;
+}
+
 }  // namespace
 
 void AttentionStatement::add(const AttentionStatement& other) {
@@ -59,7 +66,7 @@ std::string AttentionStatement::text(bool named) const {
   }
   const std::string read = (prompt.empty() ? "" : fmt::format("; the prompt was read by {}", prompt)) + rounded;
   if (over_ranks) return fmt::format("approximate: {}{}", by, read);
-  if (predicted.known()) {
+  if (predicted.known() && 2 * predicted.steps > approximate_steps(methods)) {
     return fmt::format(
         "approximate: predicted output error {:.2g} (largest {:.2g} in layer {}), {:.1f}% of the attention mass "
         "attended{}{}",
@@ -67,6 +74,10 @@ std::string AttentionStatement::text(bool named) const {
         named ? "; " + by : "", read);
   }
   std::string line = fmt::format("approximate: {:.1f}% of the positions attended to, by {}", share() * 100, by);
+  if (predicted.known()) {
+    line += fmt::format("; predicted output error {:.2g} (largest {:.2g} in layer {}) in {} of these steps",
+                        predicted.mean(), predicted.largest, predicted.largest_layer, predicted.steps);
+  }
   if (mass) {
     line += fmt::format("; {:.1f}% of the attention mass caught in {} sampled steps of single layers", *mass * 100,
                         samples);

@@ -34,8 +34,8 @@ struct AttentionStatement {
   double share() const { return steps > 0 ? attended / static_cast<double>(steps) : 1; }
   // "exact", or "approximate: 34.1% of the positions attended to, by dense in 1500 steps x layers, ...; 96.4% of the
   // attention mass caught in 7 sampled steps of single layers", or, where the rest is estimated, "approximate:
-  // predicted output error 0.04 (largest 0.3 in layer 11), 98.7% of the attention mass attended". `named`: the methods
-  // beside it.
+  // predicted output error 0.04 (largest 0.3 in layer 11), 98.7% of the attention mass attended". Where only some steps
+  // predict their errors, these come behind the methods. `named`: the methods beside it.
   std::string text(bool named = false) const;
 };
 

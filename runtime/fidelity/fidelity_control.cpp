@@ -115,6 +115,18 @@ bool FidelityControl::wants(int layer, std::int64_t position) {
   return state.calls++ >= state.next || position >= state.grown;
 }
 
+std::int64_t FidelityControl::unwanted_from(std::int64_t position) const {
+  std::int64_t tokens = layers_.empty() ? 0 : std::numeric_limits<std::int64_t>::max();
+  for (const auto& [number, layer] : layers_) {
+    tokens = std::min({tokens, layer.next - layer.calls, layer.grown - position});
+  }
+  return std::max<std::int64_t>(0, tokens);
+}
+
+void FidelityControl::passed_over(std::int64_t tokens) {
+  for (auto& [number, layer] : layers_) layer.calls += tokens;
+}
+
 void FidelityControl::see(const Step& step, const Method& by) {
   const LayerStep& at = step.at;
   Layer& layer = layers_.at(at.layer);

@@ -75,6 +75,8 @@ class FidelityControl : public StepObserver {
 
   bool wants(int layer, std::int64_t position) override;
   void see(const Step& step, const Method& by) override;
+  std::int64_t unwanted_from(std::int64_t position) const override;
+  void passed_over(std::int64_t tokens) override;
 
   FidelityReport report() const;
 

@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <initializer_list>
 #include <iterator>
 
-#include "offload/error.h"
 #include "runtime/cache/cache_size.h"
 
 namespace hayloft::runtime::plan {
@@ -39,10 +37,10 @@ constexpr ScanCost scan_costs[] = {
     {offload::ColumnFormat::int8, {"column scan", 1851, 4480, 4224}},
     {offload::ColumnFormat::int4, {"column scan", 1860, 4480, 2176}},
 };
-const Cost* scan_cost(offload::ColumnFormat format) {
-  const auto* const found = std::find_if(std::begin(scan_costs), std::end(scan_costs),
-                                         [&](const ScanCost& cost) { return cost.format == format; });
-  return found == std::end(scan_costs) ? nullptr : &found->scan;
+const Cost& scan_cost(offload::ColumnFormat format) {
+  return std::find_if(std::begin(scan_costs), std::end(scan_costs),
+                      [&](const ScanCost& cost) { return cost.format == format; })
+      ->scan;
 }
 // Planes of a KV head, all components together; 0: all four of r components.
 struct PlaneCost {
@@ -56,10 +54,10 @@ constexpr PlaneCost plane_costs[] = {
     {32, {"column scan", 1559, 4837, 1122}, {"components", 383195, 49248, 0, counted_kv_heads}},
     {64, {"column scan", 2615, 5576, 2260}, {"components", 380837, 62720, 0, counted_kv_heads}},
 };
-const PlaneCost* plane_cost(int bits) {
+const PlaneCost& plane_cost(int bits) {  // of so many, or of the next number that was counted
   const auto* const found =
-      std::find_if(std::begin(plane_costs), std::end(plane_costs), [&](const PlaneCost& c) { return c.bits == bits; });
-  return found == std::end(plane_costs) ? nullptr : found;
+      std::find_if(std::begin(plane_costs), std::end(plane_costs), [&](const PlaneCost& c) { return c.bits >= bits; });
+  return found == std::end(plane_costs) ? plane_costs[std::size(plane_costs) - 1] : *found;
 }
 // Likewise; the last four as if no chunk could be passed over by its largest score.
 constexpr Cost selection[] = {
@@ -104,34 +102,38 @@ constexpr Cost dense_row(offload::RowFormat format) {
       return {"dense stream", 160, 2 * 512, 512};
   }
 }
-// The cost of 1024 bytes of f16 weights.
-constexpr Cost weights{"weights", 47.7, 1024, 0};
+// The instructions of 1024 weights by the bits of a code, of the loop of packed_token_kernel; 0: of one_token_kernel.
+constexpr double product_instructions[] = {95.4, 0, 493, 696, 450, 624, 689, 0, 463};
+// The kernels that one layer launches, by docs/internals/cuda.md, and what each of them is assumed to cost a step.
+constexpr double launches_of_selecting = 35, launches_of_others = 19, launches_of_recurrent = 18;
+constexpr double launch_ms = 0.003;
 
 class Roofline {
  public:
   explicit Roofline(const GpuCard& card) : card_(card) {}
 
-  void add(const Cost& cost, double units) {
+  void add(const Cost& cost, double units, Basis basis) {
     if (units <= 0) return;
     const int busy = cost.blocks > 0 ? std::min(cost.blocks, card_.multiprocessors) : card_.multiprocessors;
     // A card of which only its rates are known issues whatever it must.
-    const double issued = cost.instructions > 0 ? units * cost.instructions / (busy * 4 * card_.gigahertz) / 1e6 : 0;
+    const double issued = busy > 0 ? units * cost.instructions / (busy * 4 * card_.gigahertz) / 1e6 : 0;
     const std::array<double, 3> ms{issued, units * cost.memory_bytes / card_.memory_rate / 1e6,
                                    units * cost.link_bytes / card_.link_rate / 1e6};
-    auto stage = std::find_if(stages_.begin(), stages_.end(), [&](const Sum& sum) { return cost.stage == sum.name; });
-    if (stage == stages_.end()) stage = stages_.insert(stage, {cost.stage, {}, {}});
+    Sum& stage = at(cost.stage, basis);
     const auto longest = static_cast<std::size_t>(std::max_element(ms.begin(), ms.end()) - ms.begin());
-    stage->by_bound[longest] += ms[longest];
-    for (std::size_t i = 0; i < ms.size(); ++i) stage->alone[i] += ms[i];
+    stage.by_bound[longest] += ms[longest];
+    for (std::size_t i = 0; i < ms.size(); ++i) stage.alone[i] += ms[i];
   }
+  void launch(double kernels) { at("launches", Basis::assumed).by_bound[3] += kernels * launch_ms; }
 
   std::vector<PredictedStage> stages() const {
-    static constexpr const char* bounds[] = {"instructions", "memory", "link"};
+    static constexpr const char* bounds[] = {"instructions", "memory", "link", "launch"};
     std::vector<PredictedStage> stages;
     for (const Sum& sum : stages_) {
       const auto most = std::max_element(sum.by_bound.begin(), sum.by_bound.end()) - sum.by_bound.begin();
-      stages.push_back({sum.name, sum.by_bound[0] + sum.by_bound[1] + sum.by_bound[2], bounds[most], sum.alone[0],
-                        sum.alone[1], sum.alone[2]});
+      double ms = 0;
+      for (const double each : sum.by_bound) ms += each;
+      stages.push_back({sum.name, ms, bounds[most], sum.alone[0], sum.alone[1], sum.alone[2], sum.basis});
     }
     return stages;
   }
@@ -139,86 +141,131 @@ class Roofline {
  private:
   struct Sum {
     std::string name;
-    std::array<double, 3> by_bound;  // ms of the kernels that it bounds
-    std::array<double, 3> alone;     // ms of all
+    Basis basis = Basis::counted;      // the weakest of what was added
+    std::array<double, 4> by_bound{};  // ms of the kernels that it bounds
+    std::array<double, 3> alone{};     // ms of all
   };
+  Sum& at(const char* stage, Basis basis) {
+    auto found = std::find_if(stages_.begin(), stages_.end(), [&](const Sum& sum) { return sum.name == stage; });
+    if (found == stages_.end()) found = stages_.insert(found, {stage, basis});
+    found->basis = std::max(found->basis, basis);
+    return *found;
+  }
   const GpuCard& card_;
   std::vector<Sum> stages_;
 };
 
-// Costs of the scan of a step whose columns are counted; of planes of which `bits` are read, 0: all of r components.
-const Cost* scan_cost(const DecodeStep& step, int bits) {
-  if (bits == 0 && !in_planes(step.columns)) return scan_cost(step.columns);
-  const PlaneCost* const planes = plane_cost(bits);
-  return planes == nullptr ? nullptr : &planes->scan;
+// What a step's shape is in parts of the counted one.
+struct RelativeShape {
+  explicit RelativeShape(const ModelConfig& config)
+      : kv(static_cast<double>(config.kv_heads) / counted_kv_heads),
+        group(static_cast<double>(config.group_size()) / counted_group),
+        head_dim(static_cast<double>(config.head_dim) / counted_head_dim) {}
+  Basis basis() const { return kv == 1 && group == 1 && head_dim == 1 ? Basis::counted : Basis::scaled; }
+
+  double kv;
+  double group;
+  double head_dim;
+};
+
+Cost scaled(Cost cost, double factor) {
+  cost.instructions *= factor;
+  cost.memory_bytes *= factor;
+  cost.link_bytes *= factor;
+  return cost;
+}
+Cost with_blocks(Cost cost, double factor) {
+  if (cost.blocks > 0) cost.blocks = std::max(1, static_cast<int>(cost.blocks * factor));
+  return cost;
 }
 
-// With columns in planes what is counted is all planes of r components, and some numbers of planes.
-bool counted(const DecodeStep& step) {
-  const ModelConfig& config = *step.config;
-  const bool sparq = step.method.name == "sparq" && step.method.rank == counted_rank &&
-                     !ranking_options(step.method).per_query_head() && scan_cost(step, 0) != nullptr;
-  const bool planes = step.method.name == "planes" && plane_cost(step.method.bits) != nullptr;
-  return (sparq || planes || step.method.name == "dense") && !rest_of(step.method).by_scores() &&
-         config.kv_heads == counted_kv_heads && config.group_size() == counted_group &&
-         config.head_dim == counted_head_dim;
-}
-
-double rows(const DecodeStep& step, Place place, Kind kind, double row_bytes) {
-  return static_cast<double>(step.counters.at(place, kind)) / row_bytes;
+// Adds the ranking of positions by scores of columns, where they are.
+void add_ranking(const DecodeStep& step, const RelativeShape& shape, Roofline& roofline) {
+  const double layers = step.config->global_layers();
+  const auto on_link = [&](Kind kind) { return static_cast<double>(step.counters.at(Place::link, kind)); };
+  const double columns = on_link(Kind::columns) + on_link(Kind::scales);
+  const double chunks = static_cast<double>(step.counters.positions_scored) / chunk_tokens;
+  const bool sparq = step.method.name == "sparq", planes = step.method.name == "planes";
+  const Basis as_shaped = shape.basis();
+  if (!sparq && !planes) {
+    roofline.add({"column scan", 0, 0, 1}, columns * (1 - step.columns_held) + on_link(Kind::index), Basis::bytes);
+    roofline.add({"column scan", 0, 1, 0}, columns * step.columns_held, Basis::bytes);
+  } else {
+    const bool in_bits = in_planes(step.columns);
+    const int bits = planes ? step.method.bits : 0;
+    // Besides the group's queries, a scan's instructions go by components, or by bits.
+    Cost scan = in_bits ? plane_cost(bits).scan : scan_cost(step.columns);
+    const double parts = sparq ? static_cast<double>(step.method.rank) / counted_rank
+                               : static_cast<double>(bits) / plane_cost(bits).bits;
+    const bool by_head = ranking_options(step.method).per_query_head();
+    const double query = shape.group * (by_head ? counted_group : 1);
+    scan.instructions *= query * parts;
+    scan.memory_bytes = scan.memory_bytes * shape.group + columns / chunks * step.columns_held;
+    scan.link_bytes = columns / chunks * (1 - step.columns_held);
+    const Basis basis = parts == 1 && !by_head ? as_shaped : Basis::scaled;
+    const Cost components = in_bits ? plane_cost(bits).components : each_layer[0];
+    roofline.add(with_blocks(scaled(components, shape.kv * shape.group * shape.head_dim), shape.kv), layers, basis);
+    roofline.add(scan, chunks, basis);
+  }
+  const double heads = shape.kv * shape.group;
+  if (sparq || planes) roofline.add(with_blocks(scaled(each_layer[1], heads), shape.kv), layers, as_shaped);
+  const Basis selected = sparq || planes ? as_shaped : Basis::scaled;
+  roofline.add(with_blocks(scaled(each_layer[2], heads), shape.kv), layers, selected);
+  for (const Cost& cost : selection) {
+    roofline.add(with_blocks(scaled(cost, shape.group), cost.blocks > counted_kv_heads ? heads : shape.kv), chunks,
+                 selected);
+  }
+  if (sparq) roofline.add(with_blocks(scaled(each_layer[3], heads), heads), layers, as_shaped);
 }
 
 }  // namespace
 
-GpuCard parse_card(const std::string& text) {
-  GpuCard card;
-  char more = 0;
-  const int read = std::sscanf(text.c_str(), "%d,%lf,%lf,%lf%c", &card.multiprocessors, &card.gigahertz,
-                               &card.memory_rate, &card.link_rate, &more);
-  const auto in_range = [](double x) { return x > 0 && x < 1e6; };
-  if (read != 4 || !in_range(card.multiprocessors) || !in_range(card.gigahertz) || !in_range(card.memory_rate) ||
-      !in_range(card.link_rate)) {
-    fail("'{}' is no card; give its multiprocessors, GHz, GB/s of memory and GB/s of the link, as in 34,2.5,448,27.2",
-         text);
-  }
-  return card;
+const char* name(Basis basis) {
+  constexpr const char* names[] = {"counted", "scaled", "bytes", "assumed"};
+  return names[static_cast<std::size_t>(basis)];
 }
 
 std::vector<PredictedStage> predict_stages(const DecodeStep& step, const GpuCard& card) {
-  if (!counted(step)) return {};
-  const double layers = step.config->global_layers();
+  const ModelConfig& config = *step.config;
+  const RelativeShape shape(config);
+  const double layers = config.global_layers();
   Roofline roofline(card);
-  if (step.method.name != "dense") {
-    const int bits = step.method.name == "planes" ? step.method.bits : 0;
-    const double chunks = static_cast<double>(step.stored) / chunk_tokens * counted_kv_heads * layers;
-    roofline.add(bits > 0 ? plane_cost(bits)->components : each_layer[0], layers);
-    roofline.add(*scan_cost(step, bits), chunks);
-    for (const Cost& cost : {each_layer[1], each_layer[2]}) roofline.add(cost, layers);
-    for (const Cost& cost : selection) roofline.add(cost, chunks);
-    roofline.add(each_layer[3], layers);
-  }
-  const Cost selected = selected_row(step.rows), dense = dense_row(step.rows);
-  roofline.add(selected, rows(step, Place::link, Kind::rows, selected.link_bytes));
-  roofline.add(tail_row, rows(step, Place::device, Kind::rows, tail_row.memory_bytes));
-  roofline.add(dense, rows(step, Place::link, Kind::dense, dense.link_bytes));
-  for (const Cost& cost : merging) roofline.add(cost, layers);
-  roofline.add(weights, static_cast<double>(step.weight_bytes) / 1024);
-  return roofline.stages();
-}
+  const auto ranked_by = [&](Kind kind) { return step.counters.at(Place::link, kind); };
+  const bool selects = ranked_by(Kind::columns) + ranked_by(Kind::scales) + ranked_by(Kind::index) > 0;
+  if (selects) add_ranking(step, shape, roofline);
 
-std::vector<PredictedStage> predict_by_bytes(const DecodeStep& step, const GpuCard& card) {
-  const auto link = [&](std::initializer_list<Kind> kinds) {
-    double bytes = 0;
-    for (const Kind kind : kinds) bytes += static_cast<double>(step.counters.at(Place::link, kind));
-    return bytes;
+  const offload::BlockLayout layout({1, config.kv_heads, config.head_dim, chunk_tokens, step.columns, step.rows});
+  const auto row_bytes = static_cast<double>(layout.row_bytes);
+  const auto rows = [&](Place place, Kind kind, double bytes) {
+    return static_cast<double>(step.counters.at(place, kind)) / bytes;
   };
-  Roofline roofline(card);
-  roofline.add({"column scan", 0, 0, 1}, link({Kind::columns, Kind::scales, Kind::index}));
-  roofline.add({"rows", 0, 0, 1}, link({Kind::rows}));
-  roofline.add({"dense stream", 0, 0, 1}, link({Kind::dense}));
-  roofline.add({"tail", 0, 1, 0}, static_cast<double>(step.counters.total(Place::device)));
-  roofline.add({"states", 0, 1, 0}, static_cast<double>(state_bytes(*step.config)));
-  roofline.add({"weights", 0, 1, 0}, static_cast<double>(step.weight_bytes));
+  // A row's instructions go by its components and by the queries of the group, those of fewer than four as of four.
+  const double row = shape.head_dim * std::max(1.0, shape.group);
+  const auto row_cost = [&](Cost cost, double link_bytes) {
+    cost.instructions *= row;
+    cost.memory_bytes *= shape.head_dim;
+    cost.link_bytes = link_bytes;
+    return cost;
+  };
+  const double f16_row = 4.0 * config.head_dim;
+  const double listed = rows(Place::link, Kind::rows, row_bytes);
+  const Basis basis = shape.basis();
+  roofline.add(row_cost(selected_row(step.rows), row_bytes), listed * (1 - step.rows_held), basis);
+  roofline.add(row_cost(tail_row, 0), rows(Place::device, Kind::rows, f16_row) + listed * step.rows_held, basis);
+  roofline.add(row_cost(dense_row(step.rows), row_bytes), rows(Place::link, Kind::dense, row_bytes), basis);
+  const double heads = shape.kv * shape.group;
+  for (const Cost& cost : merging) {
+    roofline.add(with_blocks(scaled(cost, heads * shape.head_dim), heads), layers, basis);
+  }
+  roofline.add({"states", 0, 1, 0}, static_cast<double>(state_bytes(config)), Basis::bytes);
+  double multiplied = 0;
+  for (std::size_t bits = 0; bits < step.weights.weights_per_step.size(); ++bits) {
+    multiplied += static_cast<double>(step.weights.weights_per_step[bits]) / 1024 * product_instructions[bits];
+  }
+  roofline.add({"weights", multiplied, static_cast<double>(step.weights.bytes_per_step), 0}, 1, Basis::counted);
+  const double recurrent = static_cast<double>(std::count(config.recurrent.begin(), config.recurrent.end(), true));
+  roofline.launch(layers * (selects ? launches_of_selecting : launches_of_others) + recurrent * launches_of_recurrent +
+                  (config.layers - layers - recurrent) * launches_of_others);
   return roofline.stages();
 }
 

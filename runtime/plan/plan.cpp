@@ -6,6 +6,7 @@
 #include <set>
 
 #include "gpu/cuda_memory.h"
+#include "index/scan/rest_kernels.h"
 #include "offload/error.h"
 #include "offload/snapshot/format.h"
 #include "offload/text/format.h"
@@ -69,14 +70,17 @@ std::uint64_t program_bytes(int threads, int chunk, std::uint64_t tokenizer_file
 }
 
 // Device memory of the scores that a rest by scores keeps of every position from the selection on, with the keys of
-// what ranks them (gpu/cuda/kernels/rest), of one layer.
+// what ranks them (gpu/cuda/kernels/rest), of one layer; and of the keys of all that lines are fitted over.
 std::uint64_t kept_scores_bytes(const PlanRequest& request) {
   const auto keeps = [](const MethodOptions& method) {
     return rest_of(method).by_scores() && (method.name == "sparq" || method.name == "planes");
   };
   if (std::ranges::none_of(request.methods, keeps)) return 0;
   const auto heads = static_cast<std::uint64_t>(request.config.query_heads + request.config.kv_heads);
-  return heads * static_cast<std::uint64_t>(gpu::scores_stride(request.tokens)) * sizeof(float);
+  const std::uint64_t sampled = static_cast<std::uint64_t>(request.config.global_layers()) *
+                                static_cast<std::uint64_t>(request.config.kv_heads * request.config.head_dim) *
+                                index::line_row * sizeof(f16);
+  return sampled + heads * static_cast<std::uint64_t>(gpu::scores_stride(request.tokens)) * sizeof(float);
 }
 
 PlanMemory plan_memory(const PlanRequest& request) {
@@ -284,14 +288,6 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
       }
       if (method.ms) method.ms->network = method.network_ms.value_or(0);
     }
-    if (request.card) {
-      const DecodeStep step{
-          &request.config,  request.weights.bytes_per_step, by, method.counters, layout.columns, cache.store.tokens,
-          layout.row_format};
-      if (request.card->multiprocessors > 0) method.predicted = predict_stages(step, *request.card);
-      method.by_bytes = method.predicted.empty();
-      if (method.by_bytes) method.predicted = predict_by_bytes(step, *request.card);
-    }
     if (plan.memory.apart && plan.memory.device() <= request.device_budget) {
       const offload::StoreShape shape = store_shape(request.config, request.session.cache);
       const ExpectedCache expected =
@@ -299,6 +295,11 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
                        request.device_budget - plan.memory.device(),
                        request.device_budget - std::min(request.device_budget, gpu::cuda_context_bytes));
       if (expected.columns_held + expected.rows_held > 0) method.cache = expected;
+    }
+    if (request.card) {
+      DecodeStep step{&request.config, request.weights, by, method.counters, layout.columns, layout.row_format};
+      if (method.cache) step.columns_held = method.cache->columns_held, step.rows_held = method.cache->rows_held;
+      method.predicted = predict_stages(step, *request.card);
     }
     plan.methods.push_back(std::move(method));
   }

@@ -93,8 +93,7 @@ struct PlannedMethod {
   std::optional<NetworkStep> network;  // of several ranks
   std::optional<double> network_ms;    // on PlanRequest::network
   std::optional<PlanTime> ms;
-  std::vector<PredictedStage> predicted;  // on PlanRequest::card, as if it kept nothing
-  bool by_bytes = false;                  // by predict_by_bytes()
+  std::vector<PredictedStage> predicted;  // on PlanRequest::card, with what it keeps
   std::optional<ExpectedCache> cache;     // of a device with memory of its own that has room for one
 };
 

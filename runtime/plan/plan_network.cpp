@@ -42,9 +42,9 @@ void add_layer(const ModelConfig& config, const StepPlan& planned, const gpu::Ca
   const SelectionPlan& plan = planned.selection;  // a draw takes some of its rows
   const auto k = rest.by_scores() ? plan.k : static_cast<int>(std::min(entries, limit));
   if (rest.by_scores() && limit > 0 && k < limit) {
-    const bool fits_taken = is_one_of(options.name, {"sparq", "lowrank"});
+    const bool lines = is_one_of(options.name, {"sparq", "planes", "lowrank"});
     const cluster::RestMessages messages =
-        cluster::rest_messages(plan, config.query_heads, config.head_dim, fits_taken, rest);
+        cluster::rest_messages(plan, config.query_heads, config.head_dim, lines, rest);
     step.gathered += messages.gathered;
     step.bytes += messages.bytes;
   }

@@ -43,10 +43,22 @@ std::vector<std::string> stages_of(const std::vector<PlannedMethod>& methods) {
   return all;
 }
 
-std::string by_bytes_text(const PlannedMethod& method) {
+// Says which stages of a method's prediction were not counted at its shape, and what is not in it.
+std::string basis_text(const PlannedMethod& method) {
+  std::string text;
+  for (const Basis basis : {Basis::scaled, Basis::bytes, Basis::assumed}) {
+    std::string stages;
+    for (const PredictedStage& stage : method.predicted) {
+      if (stage.basis == basis) stages += (stages.empty() ? "" : ", ") + stage.stage;
+    }
+    constexpr const char* said[] = {"", "counted at another shape and scaled", "by bytes alone", "assumed"};
+    if (!stages.empty())
+      text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", said[static_cast<int>(basis)], stages);
+  }
   const std::uint64_t near = method.counters.total(Place::near);
-  return fmt::format("| of its bytes alone: its kernels are not counted{} |\n",
-                     near > 0 ? fmt::format(", nor the search of {} beside the memory", format_bytes(near)) : "");
+  if (near > 0) text += fmt::format("; not in it: the search of {} beside the memory", format_bytes(near));
+  if (rest_of(method.attn).by_scores()) text += "; not in it: the estimate of the rest";
+  return fmt::format("{}: {}\n", method_label(method.attn), text);
 }
 
 // Three digits are what a prediction is worth.
@@ -76,6 +88,7 @@ std::string predicted_table(const std::vector<PlannedMethod>& methods) {
   std::string text = "\n| predicted ms per token on the given card |", rule = "\n|---|";
   for (const std::string& stage : stages) text += fmt::format(" {} |", stage), rule += "---:|";
   text += " **all** |" + rule + "---:|\n";
+  std::string bases;
   for (const PlannedMethod& method : methods) {
     if (method.predicted.empty()) continue;
     std::string bounded = fmt::format("| {} |", method_label(method.attn)), issuing = "| of instructions alone |";
@@ -89,9 +102,10 @@ std::string predicted_table(const std::vector<PlannedMethod>& methods) {
       total += known ? stage->ms : 0;
     }
     text += fmt::format("{} {:.1f} |\n", bounded, total);
-    text += method.by_bytes ? by_bytes_text(method) : issuing + " |\n";
+    text += issuing + " |\n";
+    bases += basis_text(method);
   }
-  return text;
+  return text + "\n" + bases;
 }
 
 // Shows what is expected to cross the link by the methods for which a device keeps anything.
@@ -258,6 +272,7 @@ std::string plan_json(const std::vector<Plan>& plans) {
         predicted.push_back({{"stage", stage.stage},
                              {"predicted_ms", stage.ms},
                              {"bound", stage.bound},
+                             {"basis", name(stage.basis)},
                              {"instructions_ms", stage.instructions_ms},
                              {"memory_ms", stage.memory_ms},
                              {"link_ms", stage.link_ms}});
@@ -285,8 +300,7 @@ std::string plan_json(const std::vector<Plan>& plans) {
                                   {"expected_on_device", expected},
                                   {"network", network},
                                   {"ms_per_token", times},
-                                  {"predicted_on_card", predicted},
-                                  {"predicted_by_bytes_alone", method.by_bytes}});
+                                  {"predicted_on_card", predicted}});
     }
     for (const PlannedPrefill& prefill : plan.prefill) {
       entry["prefill"].push_back({{"strategy", prefill.strategy},

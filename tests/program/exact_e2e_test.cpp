@@ -37,12 +37,25 @@ TEST_F(ExactProgramTest, TheTextIsThatOfDense) {
   }
 }
 
+TEST_F(ExactProgramTest, AutoCopiesFromTheTextWhereItAttendsExactly) {
+  make_model();
+  const Outcome alone = run_program(generate({"--draft", "none", "-v"})), copying = run_program(generate({"-v"}));
+  ASSERT_EQ(alone.exit_code, 0) << alone.err;
+  EXPECT_EQ(copying.out, alone.out);
+  EXPECT_NE(copying.err.find("attention: exact"), std::string::npos) << copying.err;
+  EXPECT_NE(copying.err.find(" drafted tokens accepted"), std::string::npos) << copying.err;
+  EXPECT_EQ(alone.err.find(" drafted tokens accepted"), std::string::npos) << alone.err;
+}
+
 TEST_F(ExactProgramTest, WhatContradictsItIsRefusedInALine) {
   make_model();
   const std::pair<std::vector<std::string>, const char*> refused[] = {
-      {{"--exact", "--attn", "sparq"}, "--draft self:sparq"},  {{"--exact", "--audit"}, "nothing to measure"},
-      {{"--draft", "lookup"}, "--draft goes with --exact"},    {{"--draft-max", "3"}, "--draft-max goes with --exact"},
-      {{"--exact", "--draft", "mtp"}, "--draft mtp: must be"}, {{"--exact", "--draft", "self:h2o"}, "--draft self:h2o"},
+      {{"--exact", "--attn", "sparq"}, "--draft self:sparq"},
+      {{"--exact", "--audit"}, "nothing to measure"},
+      {{"--draft", "lookup"}, "--draft lookup goes with --exact"},
+      {{"--draft-max", "3"}, "--draft-max goes with --exact"},
+      {{"--exact", "--draft", "mtp"}, "--draft mtp: must be"},
+      {{"--exact", "--draft", "self:h2o"}, "--draft self:h2o"},
       {{"--exact", "--draft-max", "0"}, "--draft-max"}};
   for (const auto& [options, message] : refused) {
     const Outcome outcome = run_program(generate(options));

@@ -1,5 +1,6 @@
 #include "gpu/cuda/memory/device_arena.h"
 
+#include "tests/simt/sizes.h"
 #include "tests/simt/stream_fixture.h"
 #include "tests/support/refusal.h"
 
@@ -9,8 +10,6 @@ namespace {
 
 using gpu::cuda::DeviceArena;
 using test::refuses;
-
-constexpr std::uint64_t MiB = std::uint64_t{1} << 20;
 
 using DeviceArenaTest = StreamTest;
 

@@ -6,6 +6,7 @@
 #include "offload/host/arena.h"
 #include "tests/gpu/cuda/backends.h"
 #include "tests/simt/device/control.h"
+#include "tests/simt/sizes.h"
 #include "tests/support/refusal.h"
 
 // Tests what the CUDA backend makes of a machine that fails.
@@ -13,8 +14,6 @@ namespace hayloft::testing {
 namespace {
 
 using test::refuses;
-
-constexpr std::uint64_t MiB = std::uint64_t{1} << 20;
 
 class FaultsTest : public ::testing::Test {
  protected:

@@ -13,10 +13,6 @@ namespace {
 using gpu::cuda::Gate;
 using gpu::cuda::launch;
 
-__global__ void write_value(int* out, int value) {
-  *out = value;
-}
-
 class LinkGate : public StreamTest {
  protected:
   void SetUp() override {

@@ -7,12 +7,11 @@
 #include "offload/host/arena.h"
 #include "tests/gpu/cuda/backends.h"
 #include "tests/simt/device/control.h"
+#include "tests/simt/sizes.h"
 
 // Tests what pinned memory takes of the device.
 namespace hayloft::testing {
 namespace {
-
-constexpr std::uint64_t MiB = std::uint64_t{1} << 20;
 
 class PageTablesTest : public ::testing::Test {
  protected:

@@ -4,6 +4,7 @@
 #include "offload/host/arena.h"
 #include "tests/gpu/cuda/backends.h"
 #include "tests/simt/device/control.h"
+#include "tests/simt/sizes.h"
 #include "tests/support/refusal.h"
 
 // A system that refuses to pin much at a time, or in all.
@@ -11,8 +12,6 @@ namespace hayloft::testing {
 namespace {
 
 using test::refuses;
-
-constexpr std::uint64_t MiB = std::uint64_t{1} << 20;
 
 class RegistrationTest : public ::testing::Test {
  protected:

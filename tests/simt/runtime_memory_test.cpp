@@ -10,10 +10,6 @@ namespace {
 
 using gpu::cuda::launch;
 
-__global__ void write_value(int* out, int value) {
-  *out = value;
-}
-
 using RuntimeTest = StreamTest;
 
 TEST_F(RuntimeTest, DeviceMemoryEndsWhereTheDeviceDoes) {

@@ -11,9 +11,6 @@ namespace {
 
 using gpu::cuda::launch;
 
-__global__ void write_value(int* out, int value) {
-  *out = value;
-}
 __global__ void copy_value(int* out, const int* in) {
   *out = *in;
 }

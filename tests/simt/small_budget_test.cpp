@@ -1,6 +1,7 @@
 #include "gpu/cuda/memory/device_arena.h"
 #include "gpu/cuda_memory.h"
 #include "tests/gpu/cuda/backends.h"
+#include "tests/simt/sizes.h"
 #include "tests/simt/stream_fixture.h"
 #include "tests/support/refusal.h"
 
@@ -11,8 +12,6 @@ namespace {
 using gpu::cuda::DeviceArena;
 using test::refuses;
 using Purpose = DeviceArena::Purpose;
-
-constexpr std::uint64_t MiB = std::uint64_t{1} << 20;
 
 class BudgetWith16MiBLeft : public ::testing::Test {
  protected:

@@ -9,6 +9,10 @@
 
 namespace hayloft::simt {
 
+__global__ inline void write_value(int* out, int value) {
+  *out = value;
+}
+
 // Two streams on a runtime that begins anew, and memory that is freed at the end.
 class StreamTest : public ::testing::Test {
  protected:

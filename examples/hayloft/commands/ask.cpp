@@ -137,8 +137,7 @@ class AskCommand : public Command {
     choose_form(directory_);
     environment_.emplace(machine_, directory_, rope_);
     check_drawing(*environment_, drawing_);
-    require_verifying(drafts_, *environment_->backend);
-    drawing_.drafts = drafts_;
+    set_drafts(drawing_, drafts_, exact_.draft, method_, *environment_->backend);
     if (chat_) drawing_.ends = runtime::end_of_turn_tokens(*environment_->tokenizer);
     method_ = runtime::with_column_recall(with_rates(method_, *environment_, machine_.profile),
                                           runtime::saved_column_recall(snapshot));

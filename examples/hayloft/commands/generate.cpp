@@ -141,8 +141,7 @@ class GenerateCommand : public Command {
     drawing_ = {sampling_for(*app_, sampling_, directory_, what, machine_.verbose), predict_};
     environment_.emplace(machine_, directory_, rope_);
     check_drawing(*environment_, drawing_);
-    require_verifying(drafts_, *environment_->backend);
-    drawing_.drafts = drafts_;
+    set_drafts(drawing_, drafts_, exact_.draft, method_, *environment_->backend);
     if (chat_) drawing_.ends = runtime::end_of_turn_tokens(*environment_->tokenizer);
     method_ = with_rates(method_, *environment_, machine_.profile);
     if (snapshot_) method_ = runtime::with_column_recall(method_, runtime::saved_column_recall(*snapshot_));

@@ -78,11 +78,11 @@ class PlanCommand : public Command {
     add_device_cache_options(app, machine_);
     add_profile_option(app, machine_);
     add_text(
-        app, "--card", "SMS,GHZ,GB/S,LINK",
+        app, "--card", "NAME|SMS,GHZ,GB/S,LINK",
         [this](const std::string& text) { request_.card = runtime::plan::parse_card(text); },
-        "Predict the stages of a step on a GPU with so many multiprocessors, at so many GHz, with so many GB/s of "
-        "memory and "
-        "of the link, from counted instructions and bytes");
+        "Predict the stages of a step on this GPU, as in rtx4060, or with so many multiprocessors, at so many GHz, "
+        "with "
+        "so many GB/s of memory and of the link, from counted instructions and bytes");
     app.add_option("--machine", machine_file_,
                    "Plan for the machine of this profile, which hayloft link wrote there, and not for this one")
         ->type_name("FILE")
@@ -275,6 +275,7 @@ class PlanCommand : public Command {
   std::uint64_t device_budget(const offload::Threads& threads) const {
     if (machine_.device == "cpu") return 0;
     if (machine_.cuda.memory_bytes > 0) return machine_.cuda.memory_bytes;
+    if (request_.card && request_.card->memory_bytes > 0) return request_.card->memory_bytes - kept_by_others;
     try {
       const gpu::DeviceMemory device = gpu::make_cuda_backend(threads, machine_.cuda)->memory();
       return device.budget_bytes + device.overhead_bytes;
@@ -297,7 +298,7 @@ class PlanCommand : public Command {
     std::optional<runtime::plan::MachineProfile> profile = runtime::plan::find_profile(machine_.profile);
     if (!profile && request_.card) return profile;  // which gives times of its own
     if (!profile) {
-      note("no machine profile at {}: no times; hayloft link measures one\n",
+      note("no machine profile at {}: no times; hayloft link measures one, and --card rtx4060 predicts a card's\n",
            runtime::plan::default_profile_path().string());
       return profile;
     }
@@ -321,6 +322,7 @@ class PlanCommand : public Command {
   }
 
   static constexpr int most_ranks = 4096;
+  static constexpr std::uint64_t kept_by_others = std::uint64_t{1} << 29;  // of a named card's memory
 
   std::string model_;
   std::string json_;

@@ -23,9 +23,8 @@ void add_exact_options(CLI::App& app, ExactChoices& choices) {
 
 std::optional<runtime::DraftOptions> ExactChoices::drafts(const CLI::App& app, runtime::MethodOptions& method) const {
   if (!exact) {
-    for (const char* option : {"--draft", "--draft-max"}) {
-      if (app.count(option) > 0) fail("{} goes with --exact", option);
-    }
+    if (app.count("--draft-max") > 0) fail("--draft-max goes with --exact");
+    if (app.count("--draft") > 0 && draft != "none") fail("--draft {} goes with --exact", draft);
     return std::nullopt;
   }
   if (app.count("--attn") > 0 && method.name != "dense") {

@@ -60,7 +60,6 @@ class Decode {
     base_.group = query_heads / cache.kv_heads;
     base_.head_dim = cache.head_dim;
     base_.scale = index::exact_scale(cache.head_dim);
-    base_.logits = what.logits;
     if (stored_) base_.store = context.tables.find(cache.store, stream);
     sort_rows();
   }

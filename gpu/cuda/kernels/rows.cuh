@@ -54,8 +54,7 @@ struct AttendRows {
   float scale = 0;  // 1 / sqrt(d)
   States states;    // slots from the first piece's on
   int first_slot = 0;
-  bool resume = false;      // carry on from the states there, instead of from nothing
-  float* logits = nullptr;  // f32 [Hq][stride] of the part that has lists, where they are wanted
+  bool resume = false;  // carry on from the states there, instead of from nothing
 };
 
 // Shared memory: q [heads][d] scaled, weights [heads][32], addresses [32], ranges [32] where rows may be integers, rows
@@ -301,9 +300,6 @@ __global__ void __launch_bounds__(kRowThreads, Heads* Strips > 2 ? 2
       float* const weight = weights + warp * Heads * kTileRows;
       for (int h = 0; h < Heads; ++h) {
         const float s = live ? score[h].x + score[h].y : -INFINITY;
-        if (a.logits && part.positions && live && warp + h * kRowWarps < queries) {
-          a.logits[(first_query + warp + h * kRowWarps) * part.stride + at + lane] = s;
-        }
         const float grown = fmaxf(max[h], warp_max(s));
         const float keep = rescale(max[h], grown);
         const float p = live ? expf(s - grown) : 0.0f;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "index/scan/columns/column_scores.h"
+#include "index/scan/kept_scores.h"
 #include "index/scan/softmax.h"
 
 namespace hayloft::index {
@@ -53,8 +54,9 @@ class Scratch {
 
 class Scanner {
  public:
-  Scanner(const offload::LayerView& view, const ColumnSearch& search, const offload::Threads& threads, ColumnScan& scan)
-      : view_(view), search_(search), threads_(threads), scan_(scan) {}
+  Scanner(const offload::LayerView& view, const ColumnSearch& search, const offload::Threads& threads, ColumnScan& scan,
+          KeptScores* kept)
+      : view_(view), search_(search), threads_(threads), scan_(scan), kept_(kept) {}
 
   void guess(const float* start_max, const float* start_sum) {
     const std::vector<std::int64_t> starts = sample_starts(view_.tokens);
@@ -149,7 +151,8 @@ class Scanner {
       const bool guessed =
           scan_.tile_sums && std::all_of(guesses, guesses + scan_.group, [](float g) { return g > -infinity; });
       if (guessed) set_references(notes, guesses);
-      columns_->score(begin, end, scores_.get(), &notes);
+      float* const scores = scanner_.kept_ == nullptr ? scores_.get() : scanner_.kept_->tile(head, index);
+      columns_->score(begin, end, scores, &notes);
 
       bool near = guessed;
       for (int h = 0; h < scan_.group; ++h) {
@@ -163,8 +166,7 @@ class Scanner {
       if (!scan_.tile_sums) return;
       if (!near) {
         set_references(notes, references_.data());
-        take_notes(scores_.get(), ColumnScores::stride(scan_.tile), scan_.group, quant_groups * quant_group_tokens,
-                   notes);
+        take_notes(scores, ColumnScores::stride(scan_.tile), scan_.group, quant_groups * quant_group_tokens, notes);
       }
       for (int h = 0; h < scan_.group; ++h) {
         scan_.tile_references[at(first + h, index)] = notes.references[h];
@@ -241,6 +243,7 @@ class Scanner {
   const ColumnSearch& search_;
   const offload::Threads& threads_;
   ColumnScan& scan_;
+  KeptScores* kept_;  // null: no scores are kept
 };
 
 }  // namespace
@@ -270,7 +273,7 @@ PartialSoftmax ColumnScan::softmax(int query_head, PartialSoftmax outside) const
 }
 
 ColumnScan scan_columns(const offload::LayerView& view, const ColumnSearch& search, const offload::Threads& threads,
-                        bool with_softmax, const float* start_max, const float* start_sum) {
+                        bool with_softmax, const float* start_max, const float* start_sum, KeptScores* kept) {
   ColumnScan scan;
   const int kv_heads = view.layout->kv_heads;
   scan.group = search.query_heads / kv_heads;
@@ -300,7 +303,9 @@ ColumnScan scan_columns(const offload::LayerView& view, const ColumnSearch& sear
     float* maxima = scan.head_maxima + h * row;
     std::fill(maxima + scan.quant_groups, maxima + row, -infinity);
   }
-  Scanner scanner(view, search, threads, scan);
+  const std::int64_t floats = std::int64_t{scan.group} * ColumnScores::stride(scan.tile);
+  const bool keep = kept != nullptr && kept->start(kv_heads, scan.tiles, floats);
+  Scanner scanner(view, search, threads, scan, keep ? kept : nullptr);
   if (with_softmax) scanner.guess(start_max, start_sum);
   scanner.run();
   return scan;

@@ -43,8 +43,8 @@ struct ColumnScan {
 };
 
 // with_softmax: keep the partial sums. start_max and start_sum [Hq] are the softmax over the positions outside the
-// store, for the guess. The view holds at least one token.
+// store, for the guess. The view holds at least one token. kept: takes the scores, or is left empty; may be null.
 ColumnScan scan_columns(const offload::LayerView& view, const ColumnSearch& search, const offload::Threads& threads,
-                        bool with_softmax, const float* start_max, const float* start_sum);
+                        bool with_softmax, const float* start_max, const float* start_sum, KeptScores* kept);
 
 }  // namespace hayloft::index

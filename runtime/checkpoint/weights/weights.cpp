@@ -21,18 +21,22 @@ namespace hayloft::runtime {
 namespace {
 
 WeightSizes sizes_of(const Weights& weights, const ModelConfig& config) {
-  WeightSizes sizes{weights.bytes, weights.host_bytes, gpu::bytes_of(weights.output)};
+  WeightSizes sizes{weights.bytes, weights.host_bytes};
+  const auto multiplied = [&](const gpu::Matrix& matrix, double share_read) {
+    const auto elements = static_cast<double>(matrix.rows) * matrix.cols;
+    sizes.bytes_per_step += static_cast<std::uint64_t>(share_read * static_cast<double>(gpu::bytes_of(matrix)));
+    sizes.weights_per_step[matrix.packing.bits] += static_cast<std::uint64_t>(share_read * elements);
+  };
+  multiplied(weights.output, 1);
   const Experts& experts = config.experts;
   const double all = static_cast<double>(experts.count) * experts.inner + experts.shared_inner;
   const double share = experts.count > 0 ? config.intermediate_size / all : 1;  // that a token goes through
   for (const LayerWeights& w : weights.layers) {
     for (const gpu::Matrix& matrix :
          {w.q, w.k, w.v, w.o, w.output_gate, w.delta.inputs, w.delta.step, w.delta.rate, w.router}) {
-      sizes.bytes_per_step += gpu::bytes_of(matrix);
+      multiplied(matrix, 1);
     }
-    for (const gpu::Matrix& matrix : {w.gate, w.up, w.down}) {
-      sizes.bytes_per_step += static_cast<std::uint64_t>(share * static_cast<double>(gpu::bytes_of(matrix)));
-    }
+    for (const gpu::Matrix& matrix : {w.gate, w.up, w.down}) multiplied(matrix, share);
   }
   return sizes;
 }

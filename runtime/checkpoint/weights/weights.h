@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -85,6 +86,8 @@ struct WeightSizes {
   std::uint64_t bytes = 0;           // in memory
   std::uint64_t host_bytes = 0;      // of them, in the machine's when a device has memory of its own
   std::uint64_t bytes_per_step = 0;  // of matrices that a decoded token is multiplied with
+  // How many weights those are, by the bits of a packed code; 0: not packed.
+  std::array<std::uint64_t, 9> weights_per_step{};
 };
 // Returns what load_weights will take, from the file headers alone.
 WeightSizes weight_sizes(Checkpoint& checkpoint, WeightForm form = WeightForm::stored);

@@ -53,7 +53,7 @@ TEST_P(Packed, ColumnsAndRowsUnpackToTheWeights) {
 TEST_P(Packed, ProductsAreThoseOfTheWeights) {
   std::uint32_t seed = 1;
   for (const auto& [name, packing] : all_packings()) {
-    for (const int tokens : {1, 2, 3, 4, 7}) {
+    for (const int tokens : {1, 2, 3, 4, 7, 9}) {
       const int rows = 37, cols = packing.products ? 512 : 160;
       const RandomPacked w(packing, rows, cols, seed);
       const std::vector<float> x = normal(static_cast<std::size_t>(tokens * cols), seed++);
@@ -79,23 +79,24 @@ TEST_P(Packed, ProductsAreThoseOfTheWeights) {
 
 // The same weights give the same bits, however many tokens come with a token and whichever tiles are asked for.
 TEST_P(Packed, ATokensProductsDoNotDependOnTheOthers) {
-  constexpr int cols = 256;
+  constexpr int cols = 512, tokens = 21;  // many: codes are taken apart once for all
   for (const auto& [name, packing] : all_packings()) {
     SCOPED_TRACE(name);
     const RandomPacked w(packing, 48, cols, 5);
-    const std::vector<float> x = normal(7 * cols, 6);
+    const std::vector<float> x = normal(tokens * cols, 6);
     const int groups = cols / packing.group();
-    std::vector<float> sums(static_cast<std::size_t>(7 * groups));
-    gpu::sum_groups(x.data(), 7, cols, packing.group(), sums.data());
-    std::vector<float> y(7 * 48);
-    gpu::packed_matmul(x.data(), sums.data(), 7, w.matrix, 0, 3, y.data());
+    std::vector<float> sums(static_cast<std::size_t>(tokens * groups));
+    gpu::sum_groups(x.data(), tokens, cols, packing.group(), sums.data());
+    std::vector<float> y(tokens * 48);
+    gpu::packed_matmul(x.data(), sums.data(), tokens, w.matrix, 0, 3, y.data());
     for (int tile = 0; tile < 3; ++tile) {
-      for (int t = 0; t < 7; ++t) {
+      for (int t = 0; t < tokens; ++t) {
         std::vector<float> part(48);
         gpu::packed_matmul(x.data() + t * cols, sums.data() + t * groups, 1, w.matrix, tile, tile + 1, part.data());
         EXPECT_EQ(std::memcmp(&part[static_cast<std::size_t>(tile * 16)],
                               &y[static_cast<std::size_t>(t * 48 + tile * 16)], 16 * sizeof(float)),
-                  0);
+                  0)
+            << "token " << t;
       }
     }
   }

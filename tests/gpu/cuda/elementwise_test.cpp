@@ -10,7 +10,7 @@
 namespace hayloft::testing {
 namespace {
 
-constexpr double eps = std::numeric_limits<float>::epsilon();
+constexpr double elementwise_eps = std::numeric_limits<float>::epsilon();
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
 class ElementwiseTest : public CudaTest {
@@ -67,7 +67,7 @@ TEST_F(ElementwiseTest, RmsNormEqualsTheOracleAlsoInPlace) {
         const auto at = static_cast<std::size_t>(row * n + i);
         const double expected = input[at] * scale * weight[static_cast<std::size_t>(i)];
         // The sum of n squares is off by n eps / 2 relatively, its root by half of that; five more roundings.
-        ASSERT_NEAR(y[at], expected, (n / 4.0 + 5) * eps * std::fabs(expected) + 1e-30);
+        ASSERT_NEAR(y[at], expected, (n / 4.0 + 5) * elementwise_eps * std::fabs(expected) + 1e-30);
       }
     }
   }
@@ -93,7 +93,7 @@ TEST_F(ElementwiseTest, AddAndSiluMulEqualTheOracleOverTheWholeRange) {
     const double g = gate[i];
     const double expected = g / (1 + std::exp(-g)) * up[i];
     // exp is good to 2 units in the last place, and four roundings; far below one, denormal results end at 2^-149.
-    ASSERT_NEAR(product[i], expected, 6 * eps * std::fabs(expected) + 1e-40) << g;
+    ASSERT_NEAR(product[i], expected, 6 * elementwise_eps * std::fabs(expected) + 1e-40) << g;
   }
 }
 
@@ -109,7 +109,7 @@ TEST_F(ElementwiseTest, SigmoidMulEqualsTheOracleOverTheWholeRange) {
   for (std::size_t i = 0; i < product.size(); ++i) {
     const double expected = input[i] / (1 + std::exp(-double{gate[i]}));
     // exp is good to 2 units in the last place, and three roundings; denormal results end at 2^-149.
-    ASSERT_NEAR(product[i], expected, 5 * eps * std::fabs(expected) + 1e-40) << gate[i];
+    ASSERT_NEAR(product[i], expected, 5 * elementwise_eps * std::fabs(expected) + 1e-40) << gate[i];
   }
 }
 
@@ -129,7 +129,7 @@ TEST_F(ElementwiseTest, GeluMulAndScaleEqualTheOracleOverTheWholeRange) {
     const double z = 2 * std::sqrt(2 / std::acos(-1.0)) * (g + 0.044715 * g * g * g);
     const double expected = g / (1 + std::exp(-z)) * up[i];
     // The argument is good to 4 roundings of itself, which exp turns into as many absolute ones; then as for silu.
-    const double relative = eps * (4 * std::min(std::fabs(z), 90.0) + 6);
+    const double relative = elementwise_eps * (4 * std::min(std::fabs(z), 90.0) + 6);
     ASSERT_NEAR(product[i], expected, relative * std::fabs(expected) + 1e-36) << g;
   }
   cuda->scale(x.as<float>(), n, 0.3f, stream());
@@ -176,7 +176,7 @@ TEST_F(ElementwiseTest, RopeTurnsHalfSplitPairsExactlyEvenAtFourMillion) {
             const double angle = static_cast<double>(position + t) * inverse_frequency[static_cast<std::size_t>(pair)];
             // The angle's remainder of a turn is rounded to f32: up to pi eps / 4. Sine and cosine are good to 2 units
             // in the last place; two products and a sum.
-            const double tolerance = (0.8 + 1 + 1.5) * eps * (std::fabs(input[a]) + std::fabs(input[b]));
+            const double tolerance = (0.8 + 1 + 1.5) * elementwise_eps * (std::fabs(input[a]) + std::fabs(input[b]));
             ASSERT_NEAR(y[a], input[a] * std::cos(angle) - input[b] * std::sin(angle), tolerance);
             ASSERT_NEAR(y[b], input[b] * std::cos(angle) + input[a] * std::sin(angle), tolerance);
           }

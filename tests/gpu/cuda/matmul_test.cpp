@@ -7,7 +7,7 @@
 namespace hayloft::testing {
 namespace {
 
-constexpr double eps = std::numeric_limits<float>::epsilon();
+constexpr double matmul_eps = std::numeric_limits<float>::epsilon();
 
 class MatmulTest : public CudaTest {
  protected:
@@ -40,7 +40,7 @@ class MatmulTest : public CudaTest {
           magnitude += std::fabs(product);
         }
         // Each of the products and sums rounds once, in whatever order.
-        const double tolerance = ((cols + 2) * eps / 2 + rounding) * magnitude;
+        const double tolerance = ((cols + 2) * matmul_eps / 2 + rounding) * magnitude;
         ASSERT_NEAR(y[static_cast<std::size_t>(t * rows + row)], sum, tolerance) << "T " << T << " row " << row;
       }
     }

@@ -12,7 +12,7 @@ namespace {
 using test::all_packings;
 using test::RandomPacked;
 
-constexpr double eps = std::numeric_limits<float>::epsilon();
+constexpr double packed_eps = std::numeric_limits<float>::epsilon();
 
 class PackedTest : public CudaTest {
  protected:
@@ -47,7 +47,7 @@ class PackedTest : public CudaTest {
           magnitude += std::fabs(input) * w.magnitudes[at];
         }
         const auto at = static_cast<std::size_t>(t * rows + row);
-        const double sums = (cols + 4) * eps / 2;
+        const double sums = (cols + 4) * packed_eps / 2;
         ASSERT_NEAR(y[at], sum, (sums + rounding) * magnitude) << "T " << T << " row " << row;
         ASSERT_NEAR(y[at], on_cpu[at], (2 * sums + rounding) * magnitude) << "T " << T << " row " << row;
       }

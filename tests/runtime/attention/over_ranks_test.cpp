@@ -222,10 +222,11 @@ TEST_F(OverRanksTest, ShortContextsLeaveSomeRanksNothingToDraw) {
 TEST_F(OverRanksTest, ARestTakesMessagesOfTheFormula) {
   make({.kv_heads = 2, .head_dim = 32, .block_tokens = 64, .stored = 11 * 64, .tail = 80}, 2);
   const auto parts = cluster::AttentionParts::bytes(query_heads, 32);
-  // 25 rows and 50 values of each list: with masses of two query heads and what ranks them, and the sums of values.
+  // 25 rows and 50 values of each list: with masses of two query heads and what ranks them, and the sums of values. Of
+  // 704 positions 176 are the sample of the lines.
   for (const RankOutput& output : attend_over(3, "sparq:r=8:k=50:window=0:group=logits:rest=draw")) {
     EXPECT_EQ(output.network.of(Traffic::attention).messages, 2u);
-    EXPECT_EQ(output.network.of(Traffic::attention).sent, parts + 2 * 4 * 4 * 25 + 4 * 4 * (2 * 32 + 1));
+    EXPECT_EQ(output.network.of(Traffic::attention).sent, parts + 2 * 4 * 4 * 176 + 4 * 4 * (2 * 32 + 1));
     EXPECT_EQ(output.network.of(Traffic::candidates).messages, 2u);
     EXPECT_EQ(output.network.of(Traffic::candidates).sent,
               cluster::Candidates::bytes(2, 2, 25) + 4 * 4 * 4 + cluster::Candidates::bytes(2, 3, 51));

@@ -343,5 +343,47 @@ TEST(Session, ANaNInTheWeightsIsAnErrorThatNamesTheLayer) {
   std::filesystem::remove_all(folder);
 }
 
+TEST_F(SessionTest, ADrawIsTheSameInAForkAndOnAnyNumberOfThreads) {
+  const auto tokens = random_tokens(140, model.config().vocab_size, 5);
+  const offload::Threads alone(1);
+  const std::unique_ptr<gpu::Backend> other = gpu::make_cpu_backend(alone);
+  const Model same(goldens / "llama", *other);
+  for (const char* const text :
+       {"planes:bits=16:k=24:rest=draw", "planes:bits=16:k=24:rest=calibrated", "topk:k=24:rest=draw"}) {
+    SCOPED_TRACE(text);
+    const auto drawing = make_method(method(text), model.config().head_dim);
+    options.cache.columns = needs_planes(method(text)) ? offload::ColumnFormat::planes : offload::ColumnFormat::f16;
+    Session two(model, arena, options), one(same, arena, options);
+    for (Session* session : {&two, &one}) {
+      session->append(std::span(tokens).first(120));
+      session->set_method(drawing);
+    }
+    Session fork = two.fork();
+    fork.set_method(drawing);
+    for (std::size_t i = 120; i < tokens.size(); ++i) {
+      const std::vector<float> logits = two.step(tokens[i]);
+      EXPECT_EQ(one.step(tokens[i]), logits) << i;
+      EXPECT_EQ(fork.step(tokens[i]), logits) << i;
+    }
+    EXPECT_TRUE(two.predicted_error().known());
+    EXPECT_EQ(one.predicted_error().mean(), two.predicted_error().mean());
+  }
+}
+
+TEST_F(SessionTest, ApproximateStepsPredictTheirErrorsWhateverStandsInForTheRest) {
+  const auto tokens = random_tokens(140, model.config().vocab_size, 5);
+  for (const char* const text : {"sparq:r=4:k=24", "sparq:r=4:k=24:rest=none", "topk:k=24", "dense", "window:k=24"}) {
+    const std::string_view name = text;
+    const auto by = make_method(method(text), model.config().head_dim);
+    Session session(model, arena, options);
+    session.append(std::span(tokens).first(120));
+    session.set_method(by);
+    for (std::size_t i = 120; i < tokens.size(); ++i) session.step(tokens[i]);
+    EXPECT_EQ(session.predicted_error().known(), name != "dense" && !name.starts_with("window")) << text;
+    EXPECT_TRUE(std::isfinite(session.predicted_error().mean())) << text;
+    EXPECT_LT(session.predicted_error().attended_mass(), 1) << text;
+  }
+}
+
 }  // namespace
 }  // namespace hayloft::runtime

@@ -127,5 +127,61 @@ TEST_F(VerifyTest, ThePassReadsTheContextOnce) {
   EXPECT_EQ(together.counters().at(Place::link, Kind::dense), alone.counters().at(Place::link, Kind::dense));
 }
 
+// Wants the steps whose position is a multiple of `every`, and notes them with how often it was asked or told.
+class EveryFew : public StepObserver {
+ public:
+  explicit EveryFew(std::int64_t every) : every_(every) {}
+  bool wants(int layer, std::int64_t position) override {
+    if (layer == 0) ++steps;
+    return position % every_ == 0;
+  }
+  void see(const Step& step, const Method&) override { seen.emplace_back(step.at.layer, step.at.tokens() - 1); }
+  std::int64_t unwanted_from(std::int64_t position) const override { return (every_ - position % every_) % every_; }
+  void passed_over(std::int64_t tokens) override { steps += tokens; }
+
+  std::vector<std::pair<int, std::int64_t>> seen;
+  std::int64_t steps = 0;
+
+ private:
+  std::int64_t every_;
+};
+
+TEST_F(VerifyTest, ObserversSeeTheTokensThatTheyWantAndPassesTakeTheOthers) {
+  Session together(model, arena, options), alone(model, arena, options);
+  const auto prompt = random_tokens(45, model.config().vocab_size, 3);
+  const auto tokens = random_tokens(60, model.config().vocab_size, 4);
+  const auto few = std::make_shared<EveryFew>(7), all = std::make_shared<EveryFew>(7);
+  for (Session* session : {&together, &alone}) session->append(prompt);
+  together.add_observer(few);
+  alone.add_observer(all);
+  int passes = 0;
+  for (std::size_t done = 0; done < tokens.size(); ++passes) {
+    const auto rest = std::span(tokens).subspan(done);
+    const std::int64_t ahead = together.exact_ahead();
+    EXPECT_EQ(ahead, few->unwanted_from(together.tokens()));
+    if (ahead == 0) {
+      together.step(rest[0]);
+      ++done;
+    } else {
+      done += static_cast<std::size_t>(together.verify(rest, [](const float*, int T) { return T; }));
+    }
+  }
+  for (const std::int32_t token : tokens) alone.step(token);
+  EXPECT_LT(passes, 30);
+  EXPECT_EQ(few->seen, all->seen);
+  EXPECT_EQ(few->steps, all->steps);
+  EXPECT_EQ(together.step(1), alone.step(1));
+}
+
+TEST_F(VerifyTest, NothingIsAheadWhereTheMethodSelectsOrSomebodyWatchesEverything) {
+  Session dense(model, arena, options);
+  dense.append(random_tokens(45, model.config().vocab_size, 3));
+  EXPECT_GT(dense.exact_ahead(), 1000);
+  Session sparse(model, arena, options);
+  sparse.set_method(make_method(method("sparq:r=4:k=8"), model.config().head_dim));
+  sparse.append(random_tokens(45, model.config().vocab_size, 3));
+  EXPECT_EQ(sparse.exact_ahead(), 0);
+}
+
 }  // namespace
 }  // namespace hayloft::runtime

@@ -15,12 +15,30 @@ constexpr GpuCard small_card{34, 2.5, 448, 27.2};
 
 class GpuRooflineTest : public ::testing::Test {
  protected:
-  DecodeStep step(const char* method) {
+  DecodeStep step(const char* method, offload::ColumnFormat columns = offload::ColumnFormat::f16) {
     DecodeStep step;
     step.config = &config;
-    step.weight_bytes = std::uint64_t{15} << 30;
+    step.weights.bytes_per_step = std::uint64_t{15} << 30;
     step.method = parse_method(method, {});
-    step.stored = stored;
+    step.columns = columns;
+    if (step.method.name != "dense") {
+      const std::uint64_t heads =
+          static_cast<std::uint64_t>(config.layers) * static_cast<std::uint64_t>(config.kv_heads);
+      const offload::BlockLayout layout({1, config.kv_heads, config.head_dim, 4096, columns, offload::RowFormat::f16});
+      gpu::CacheView cache;
+      cache.kv_heads = config.kv_heads;
+      cache.head_dim = config.head_dim;
+      cache.store.layout = &layout;
+      cache.store.tokens = stored;
+      const SharedMethod made = make_method(step.method, config.head_dim);
+      step.counters.at(Place::link, Kind::columns) = 0;
+      step.counters.positions_scored = heads * stored;
+      const Counters of_layer = made->count(cache, config.query_heads);
+      for (const Kind kind : {Kind::columns, Kind::scales}) {
+        step.counters.at(Place::link, kind) =
+            of_layer.at(Place::link, kind) * static_cast<std::uint64_t>(config.layers);
+      }
+    }
     return step;
   }
   static double ms_of(const std::vector<PredictedStage>& stages, const std::string& name) {
@@ -46,19 +64,16 @@ TEST_F(GpuRooflineTest, WhatTheLinkBringsTakesItsBytesOverItsRate) {
 
 TEST_F(GpuRooflineTest, PlanesTakeTheBytesOfTheirBitsAndRanges) {
   for (const int bits : {16, 32, 64}) {
-    DecodeStep planes = step(("planes:bits=" + std::to_string(bits)).c_str());
-    planes.columns = offload::ColumnFormat::planes;
+    const DecodeStep planes = step(("planes:bits=" + std::to_string(bits)).c_str(), offload::ColumnFormat::planes);
     const double ms = ms_of(predict_stages(planes, small_card), "column scan");
     const double least = 32.0 * 8 * bits / 8 * static_cast<double>(stored);  // layers, KV heads
     EXPECT_GT(ms, least / 27.2e6);
     EXPECT_LT(ms, 1.2 * least / 27.2e6);
   }
-  EXPECT_TRUE(predict_stages(step("planes:bits=31"), small_card).empty());
 }
 
 TEST_F(GpuRooflineTest, ASlowEnoughIssueBecomesTheBound) {
-  DecodeStep int4 = step("sparq");
-  int4.columns = offload::ColumnFormat::int4;
+  const DecodeStep int4 = step("sparq", offload::ColumnFormat::int4);
   const auto bound_of_scan = [&](const GpuCard& card) {
     for (const PredictedStage& stage : predict_stages(int4, card)) {
       if (stage.stage == "column scan") return stage.bound;
@@ -99,18 +114,67 @@ TEST_F(GpuRooflineTest, RowsOfIntegersTakeTheirOwnBytesAndAreTurned) {
   }
 }
 
-TEST_F(GpuRooflineTest, WhatHasNotBeenCountedHasNoPrediction) {
-  EXPECT_TRUE(predict_stages(step("sparq:r=8"), small_card).empty());
-  EXPECT_TRUE(predict_stages(step("topk"), small_card).empty());
-  config.query_heads = 16;
-  EXPECT_TRUE(predict_stages(step("sparq"), small_card).empty());
+TEST_F(GpuRooflineTest, EveryShapeHasItsLogitsAndItsSelection) {
+  const auto basis = [&](const DecodeStep& of, const char* name) {
+    for (const PredictedStage& stage : predict_stages(of, small_card)) {
+      if (stage.stage == name) return stage.basis;
+    }
+    return Basis::assumed;
+  };
+  const double selection = ms_of(predict_stages(step("sparq"), small_card), "selection");
+  EXPECT_EQ(basis(step("sparq"), "selection"), Basis::counted);
+  EXPECT_EQ(basis(step("sparq:r=8"), "column scan"), Basis::scaled);
+  EXPECT_EQ(basis(step("sparq:r=8"), "selection"), Basis::counted);
+  config = config_of_shape({.layers = 32, .heads = 64, .kv_heads = 8, .head_dim = 256});
+  // Twice the query heads have twice the logits; the components of a key are not selected from.
+  EXPECT_NEAR(ms_of(predict_stages(step("sparq"), small_card), "selection"), 2 * selection, 0.01 * selection);
+  EXPECT_EQ(basis(step("sparq"), "selection"), Basis::scaled);
+  config = config_of_shape({.layers = 16, .heads = 32, .kv_heads = 8, .head_dim = 128});
+  EXPECT_NEAR(ms_of(predict_stages(step("sparq"), small_card), "selection"), selection / 2, 0.01 * selection);
 }
 
-TEST_F(GpuRooflineTest, ACardIsFourPositiveNumbers) {
+TEST_F(GpuRooflineTest, ColumnsThatTheDeviceKeepsAreReadThere) {
+  DecodeStep all_there = step("sparq");
+  const double link = ms_of(predict_stages(all_there, small_card), "column scan");
+  all_there.columns_held = 1;
+  const double memory = ms_of(predict_stages(all_there, small_card), "column scan");
+  const double columns = 32.0 * 8 * 16 * 2 * static_cast<double>(stored);
+  EXPECT_GT(memory, columns / 448e6);  // and the logits are written
+  EXPECT_LT(memory, link / 4);
+  all_there.columns_held = 0.5;
+  EXPECT_NEAR(ms_of(predict_stages(all_there, small_card), "column scan"), link / 2, 1e-9);
+}
+
+TEST_F(GpuRooflineTest, PackedWeightsTakeTheInstructionsOfTheirCodes) {
+  DecodeStep packed = step("dense");
+  packed.weights.weights_per_step[4] = std::uint64_t{8} << 30;
+  const auto weights = [&](const DecodeStep& of) {
+    for (const PredictedStage& stage : predict_stages(of, small_card)) {
+      if (stage.stage == "weights") return stage.instructions_ms;
+    }
+    return 0.0;
+  };
+  EXPECT_NEAR(weights(packed), (8 << 20) * 450.0 / (34 * 4 * 2.5e6), 1e-9);
+  packed.weights.weights_per_step = {};
+  packed.weights.weights_per_step[6] = std::uint64_t{8} << 30;
+  EXPECT_NEAR(weights(packed), (8 << 20) * 689.0 / (34 * 4 * 2.5e6), 1e-9);
+}
+
+TEST_F(GpuRooflineTest, EveryKernelOfEveryLayerIsLaunched) {
+  EXPECT_NEAR(ms_of(predict_stages(step("sparq"), small_card), "launches"), 32 * 35 * 0.003, 1e-9);
+  EXPECT_NEAR(ms_of(predict_stages(step("dense"), small_card), "launches"), 32 * 19 * 0.003, 1e-9);
+}
+
+TEST_F(GpuRooflineTest, ACardIsANameOrFourPositiveNumbers) {
   EXPECT_EQ(parse_card("34,2.5,448,27.2").multiprocessors, 34);
   EXPECT_EQ(parse_card("34,2.5,448,27.2").link_rate, 27.2);
-  for (const char* text :
-       {"", "34,2.5,448", "34,2.5,448,0", "34,2.5,448,27.2,1", "-1,2.5,448,27.2", "34,nan,448,27.2"}) {
+  EXPECT_EQ(parse_card("34,2.5,448,27.2").memory_bytes, 0);
+  const GpuCard named = parse_card("RTX 5060 Ti");
+  EXPECT_EQ(named.multiprocessors, 36);
+  EXPECT_EQ(named.memory_bytes, std::uint64_t{16} << 30);
+  EXPECT_NEAR(named.link_rate, 25.2, 0.01);  // 8 lanes of generation 5
+  for (const char* text : {"", "34,2.5,448", "34,2.5,448,0", "34,2.5,448,27.2,1", "-1,2.5,448,27.2", "34,nan,448,27.2",
+                           "rtx", "gtx4060"}) {
     EXPECT_THROW(parse_card(text), Error) << text;
   }
 }

@@ -125,7 +125,12 @@ TEST_F(PlanOfRanksTest, PlanesAndAutoSendWhatTheyArePlannedToSend) {
 TEST_F(PlanOfRanksTest, MessagesDoNotGrowWithTheContext) {
   const Plan shorter = make_plan(request_of(4, 10000), nullptr), longer = make_plan(request_of(4, 1000000), nullptr);
   for (std::size_t i = 0; i < shorter.methods.size(); ++i) {
-    EXPECT_EQ(shorter.methods[i].network->bytes, longer.methods[i].network->bytes);
+    // But for the sample that lines of a rest by scores are fitted over, of 128 to 256 positions.
+    const bool by_lines = rest_of(shorter.methods[i].attn).by_scores();
+    const auto queries = static_cast<std::uint64_t>(model.config().global_layers() * model.config().query_heads);
+    const std::uint64_t more = by_lines ? 2 * queries * 128 * sizeof(float) : 0;
+    EXPECT_LE(longer.methods[i].network->bytes, shorter.methods[i].network->bytes + more);
+    EXPECT_LE(shorter.methods[i].network->bytes, longer.methods[i].network->bytes + more);
     EXPECT_EQ(shorter.methods[i].network->messages, longer.methods[i].network->messages);
   }
 }

@@ -19,6 +19,8 @@
 namespace hayloft::gpu::cuda {
 namespace {
 
+constexpr std::int64_t kSpreadTokens = 512;  // the newest of the tail, over which V is taken to spread as it does
+
 class RestEstimator {
  public:
   RestEstimator(const Context& context, const CacheView& cache, const float* q, int query_heads, const RestStep& rest,
@@ -32,8 +34,7 @@ class RestEstimator {
         stream_(stream),
         lines_(context, query_heads, stream) {}
 
-  // of: the exact part, with the logits [Hq][k] of the positions that were selected.
-  void run(RestOutput to, const float* logits, const float* mean) {
+  void run(RestOutput to, const float* mean) {
     const Stage stage(context_.stages, "rest", stream_);
     RestScores in;
     in.scores = rest_.scores;
@@ -45,7 +46,7 @@ class RestEstimator {
     in.sum = to.sum;
     in.draws = rest_.draws;
     in.key = rest_.key;
-    fit(in, logits);
+    fit(in);
     const auto heads = static_cast<unsigned>(query_heads_);
     launch("forget_attended", forget_attended, {heads, kRestThreads}, stream_, in, rest_.what.positions, rest_.what.k);
     if (rest_.draws) {
@@ -57,7 +58,7 @@ class RestEstimator {
 
  private:
   // Components and weights once more: they are quickly chosen, and the same.
-  void fit(const RestScores& in, const float* logits) {
+  void fit(const RestScores& in) {
     const SparqSelect& select = rest_.select;
     const int rank = select.components(cache_.head_dim);
     const Scratch<std::int32_t> chosen(context_, 2 * std::int64_t{cache_.kv_heads} * rank, stream_);
@@ -71,24 +72,19 @@ class RestEstimator {
     choose_components(q_, cache_.kv_heads, group_, cache_.head_dim, choice, chosen, planes, weights, stream_);
 
     LineFit fit;
-    fit.tail = cache_.tail;
+    fit.keys = rest_.line_keys;
+    fit.positions = rest_.line_positions;
+    fit.samples = rest_.line_samples;
     fit.q = q_;
     fit.scale = index::exact_scale(cache_.head_dim);
     fit.components = chosen;
-    fit.planes = planes;
     fit.weights = weights;
     fit.rank = rank;
     fit.group = group_;
     fit.head_dim = cache_.head_dim;
-    if (select.bits == 0) fit.positions = rest_.what.positions;
-    fit.k = rest_.what.k;
-    fit.scores = in.scores;
+    fit.scores = planes != nullptr ? in.scores : nullptr;
     fit.stride = in.stride;
-    fit.logits = logits;
-    const unsigned shared = line_shared_bytes(group_, cache_.head_dim, planes != nullptr);
-    if (shared > 48 * 1024) allow_shared("fit_lines", fit_lines, shared);
-    launch("fit_lines", fit_lines, {static_cast<unsigned>(cache_.kv_heads), kRestThreads, shared}, stream_, fit,
-           lines_);
+    launch("fit_lines", fit_lines, {static_cast<unsigned>(cache_.kv_heads), kRestThreads}, stream_, fit, lines_);
   }
 
   void draw(const RestScores& in, const RestOutput& to) {
@@ -149,7 +145,7 @@ class RestEstimator {
     const auto heads = static_cast<unsigned>(query_heads_);
     const unsigned parts = std::min<unsigned>(kSumBlocks, blocks_for(in.limit, 4 * kRestThreads));
     launch("sum_masses", sum_masses, {dim3(parts, heads), kRestThreads}, stream_, in, sums, squares);
-    const std::int64_t newest = std::min<std::int64_t>(kLineTokens, cache_.tail.tokens);
+    const std::int64_t newest = std::min<std::int64_t>(kSpreadTokens, cache_.tail.tokens);
     launch("spread_values", spread_values, {static_cast<unsigned>(cache_.kv_heads), kRestThreads}, stream_, cache_.tail,
            newest, cache_.head_dim, group_, mean, spread);
     launch("add_mean_value", add_mean_value, {heads, kRestThreads}, stream_, to, lines_, sums, squares,
@@ -173,11 +169,9 @@ void CudaBackend::attend_with_rest(const CacheView& cache, const float* q, int q
   const cudaStream_t stream = native(queue);
   const std::int64_t elements = std::int64_t{query_heads} * cache.head_dim;
   const Scratch<float> exact(context_, elements + 2 * query_heads, stream);
-  const Scratch<float> logits(context_, std::max<std::int64_t>(1, std::int64_t{query_heads} * rest.what.k), stream);
   const Scratch<float> mean(context_, rest.draws ? 1 : elements + query_heads, stream);
   Attended what = rest.what;
   what.partial = {exact + elements, exact + elements + query_heads};
-  what.logits = logits;
   attend(cache, q, query_heads, what, exact, queue);
   if (!rest.draws) {
     Attended nothing;
@@ -195,7 +189,7 @@ void CudaBackend::attend_with_rest(const CacheView& cache, const float* q, int q
   to.share = rest.share;
   to.head_dim = cache.head_dim;
   to.group = query_heads / cache.kv_heads;
-  RestEstimator(context_, cache, q, query_heads, rest, stream).run(to, logits, mean);
+  RestEstimator(context_, cache, q, query_heads, rest, stream).run(to, mean);
 }
 
 }  // namespace hayloft::gpu::cuda

@@ -1,7 +1,9 @@
 #include <numeric>
 
+#include "index/scan/kept_scores.h"
 #include "index/scan/rest_masses.h"
 #include "runtime/attention/logit_lines.h"
+#include "runtime/attention/rest_estimate.h"
 #include "tests/support/method_fixture.h"
 #include "tests/support/refusal.h"
 
@@ -65,7 +67,8 @@ TEST_F(RestTest, DrawsComeOutAsDenseAttentionInTheMean) {
   std::vector<double> sum(q.size());
   std::vector<double> of_one(static_cast<std::size_t>(query_heads));
   for (int seed = 1; seed <= draws; ++seed) {
-    const Output output = attend(fmt::format("oracle:k=40:window=0:rest=draw:seed={}", seed));
+    // Every component ranks: exact scores, which are not taken towards the mean, as those of `oracle` are.
+    const Output output = attend(fmt::format("sparq:r=32:k=40:window=0:rest=draw:seed={}", seed));
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += double{output.y[i]} / draws;
     for (int head = 0; head < query_heads; ++head)
       of_one[static_cast<std::size_t>(head)] += error(output.y, head) / draws;
@@ -135,6 +138,92 @@ TEST_F(RestTest, ADrawReadsTheBytesOfTheRowsThatItDoesWithout) {
   EXPECT_EQ(draw.trace.k, 15);
   EXPECT_EQ(draw.counters.at(Place::link, Kind::rows), mean.counters.at(Place::link, Kind::rows));
   EXPECT_EQ(draw.counters.elements, mean.counters.elements);
+}
+
+TEST_F(RestTest, OfIntegerRowsVIsReadAlone) {
+  make({.kv_heads = 2, .head_dim = 32, .stored = 320, .tail = 45, .seed = 3, .rows = offload::RowFormat::int8});
+  const Output mean = attend("topk:k=40");
+  const Output draw = attend("topk:k=40:rest=draw");
+  EXPECT_EQ(draw.trace.k, 20);
+  // A row is 64 levels and two scales, 72 bytes in whole eights; V all but the 32 levels of K, 40 bytes: 36 for 20
+  // rows.
+  const std::uint64_t lists = 2 * static_cast<std::uint64_t>(query_heads / 2);
+  EXPECT_EQ(draw.counters.at(Place::link, Kind::rows), lists * (20 * 72 + 36 * 40));
+  EXPECT_EQ(mean.counters.at(Place::link, Kind::rows), lists * 40 * 72);
+}
+
+// Few values drawn of heads that attend to everything say little of their mean: it is taken towards the mean of V.
+TEST_F(RestTest, AnExactRankingsDrawIsTakenTowardsTheMeanWhereItKnowsLittle) {
+  make({.kv_heads = 2, .head_dim = 32, .stored = 640, .tail = 20, .seed = 5});
+  for (float& x : q) x *= 0.1f;
+  const auto mean_error = [&](const std::string& text) {
+    double sum = 0;
+    for (int seed = 1; seed <= 20; ++seed) {
+      const Output output = attend(fmt::format("{}:k=16:window=0:rest=draw:seed={}", text, seed));
+      for (int head = 0; head < query_heads; ++head) sum += error(output.y, head) / (20 * query_heads);
+    }
+    return sum;
+  };
+  EXPECT_LT(mean_error("oracle"), mean_error("sparq:r=32") / 2);
+}
+
+TEST(KeptOfDrawn, IsJamesAndSteinsFactor) {
+  EXPECT_FLOAT_EQ(runtime::kept_of_drawn(0, 0), 1);
+  EXPECT_FLOAT_EQ(runtime::kept_of_drawn(0, 2), 1);
+  EXPECT_FLOAT_EQ(runtime::kept_of_drawn(1, 2), 0.75f);
+  EXPECT_FLOAT_EQ(runtime::kept_of_drawn(4, 2), 0);
+}
+
+TEST(LineSample, IsOfPositionsThatStayWhileTheContextGrows) {
+  for (const std::int64_t limit : {0, 1, 200, 256, 257, 5000, 1000000}) {
+    const std::vector<std::int32_t> positions = runtime::line_positions(limit);
+    EXPECT_GE(static_cast<std::int64_t>(positions.size()), std::min<std::int64_t>(limit, 128));
+    EXPECT_LE(positions.size(), 256u);
+    EXPECT_TRUE(std::is_sorted(positions.begin(), positions.end()));
+    EXPECT_EQ(std::adjacent_find(positions.begin(), positions.end()), positions.end());
+    EXPECT_TRUE(positions.empty() || positions.back() < limit);
+  }
+  const std::vector<std::int32_t> before = runtime::line_positions(5000);
+  const std::vector<std::int32_t> after = runtime::line_positions(5100);
+  ASSERT_LE(before.size(), after.size());
+  EXPECT_TRUE(std::equal(before.begin(), before.end(), after.begin()));
+}
+
+// The sample's scores are those of the columns, and its logits those of the keys, also after blocks have become others.
+TEST(LineSample, HasTheKeysOfTheBlocksThatAreThere) {
+  const offload::Threads threads(1);
+  runtime::LineSample sample;
+  for (const std::uint32_t seed : {7u, 8u}) {
+    for (const auto columns : {offload::ColumnFormat::planes, offload::ColumnFormat::f16}) {
+      RandomCache cache(
+          {.kv_heads = 2, .head_dim = 16, .block_tokens = 512, .stored = 1024, .seed = seed, .columns = columns});
+      const offload::LayerView view = cache.stored();
+      const std::vector<std::int32_t> positions = runtime::line_positions(1000);
+      sample.follow(view, positions, threads);
+      ASSERT_EQ(sample.count(), static_cast<int>(positions.size()));
+      const std::vector<float> query = normal(2 * 16, 9);
+      const std::vector<std::uint8_t> planes{4, 3, 2, 1, 0, 0, 1, 2, 3, 4, 4, 4, 4, 0, 1, 1};
+      std::vector<float> approximate(2 * index::line_row), exact(2 * index::line_row);
+      for (int head = 0; head < 2; ++head) {
+        const bool by_planes = columns == offload::ColumnFormat::planes;
+        index::line_logits(sample.of(head), query.data(), query.data(), 2, by_planes ? planes.data() : nullptr,
+                           approximate.data(), exact.data());
+        for (std::size_t i = 0; i < positions.size(); ++i) {
+          const std::int32_t t = positions[i];
+          double a = 0;
+          double l = 0;
+          for (int c = 0; c < 16; ++c) {
+            const double weight = query[16 + static_cast<std::size_t>(c)];
+            const int read = by_planes ? planes[static_cast<std::size_t>(c)] : offload::plane_count;
+            l += weight * cache.key(head, t, c);
+            if (read > 0) a += weight * cache.searched_key(head, t, c, read);
+          }
+          ASSERT_NEAR(approximate[index::line_row + i], a, 1e-4) << t;
+          ASSERT_NEAR(exact[index::line_row + i], l, 1e-4) << t;
+        }
+      }
+    }
+  }
 }
 
 TEST_F(RestTest, IsRefusedWhereThereAreNoScoresOfPositions) {
@@ -216,6 +305,65 @@ TEST(RestMasses, KeepsTheLargestOfMassOverRandomNumber) {
     EXPECT_NEAR(draw.masses[i] + draw.masses[100 + i], all[i].p, 1e-4 * all[i].p);
   }
   for (std::size_t h = 0; h < 2; ++h) EXPECT_NEAR(rest.sum[h], sums[h], 1e-4 * sums[h]);
+}
+
+// Whether the scores of the ranking are kept or found anew makes no difference, in any format of the keys.
+TEST(RestMasses, OfKeptScoresAreThoseOfColumnsReadAgain) {
+  constexpr int stored = 5000;
+  constexpr int k = 20;
+  for (const auto columns : {offload::ColumnFormat::f16, offload::ColumnFormat::int4, offload::ColumnFormat::planes}) {
+    for (const auto per : {index::SelectPer::kv_head, index::SelectPer::query_head}) {
+      RandomCache cache(
+          {.kv_heads = 2, .head_dim = 16, .block_tokens = 128, .stored = stored, .seed = 7, .columns = columns});
+      const std::vector<float> weights = normal(std::size_t{6 * 16}, 9, 0.5f);
+      std::vector<std::int32_t> components(2 * 16);
+      for (std::size_t i = 0; i < components.size(); ++i) components[i] = static_cast<std::int32_t>(i % 16);
+      const std::vector<index::LogitLine> lines(6, {0.7f, 0.2f, 0.1f});
+      const std::vector<float> log_sums{8, 9, 8, 7, 8, 9};
+      index::ColumnSearch scores;
+      scores.query_heads = 6;
+      scores.rank = 16;
+      scores.per = per;
+      scores.components = components.data();
+      scores.weights = weights.data();
+      scores.limit = stored - 77;
+      scores.k = k;
+      const offload::LayerView view = cache.stored();
+      const offload::Threads two(2);
+      std::vector<std::int32_t> taken(6 * k);
+      index::KeptScores kept;
+      index::SearchResult result;
+      result.positions = taken.data();
+      index::search_columns(view, scores, two, result);
+      const std::vector<std::int32_t> without = taken;
+      result.kept = &kept;
+      index::search_columns(view, scores, two, result);
+      EXPECT_EQ(taken, without);
+      ASSERT_FALSE(kept.empty());
+      index::RestSearch search{scores, lines.data(), log_sums.data(), taken.data(), 50, 12345};
+      const index::RestMasses anew = index::rest_masses(view, search, two);
+      search.kept = &kept;
+      const index::RestMasses once = index::rest_masses(view, search, two);
+      EXPECT_TRUE(kept.empty()) << "its scores are masses now";
+      EXPECT_EQ(once.sum, anew.sum);
+      EXPECT_EQ(once.squares, anew.squares);
+      ASSERT_EQ(once.draws.size(), anew.draws.size());
+      for (std::size_t list = 0; list < once.draws.size(); ++list) {
+        EXPECT_EQ(once.draws[list].positions, anew.draws[list].positions);
+        EXPECT_EQ(once.draws[list].chances, anew.draws[list].chances);
+        EXPECT_EQ(once.draws[list].masses, anew.draws[list].masses);
+      }
+    }
+  }
+}
+
+TEST(KeptScores, AreNotKeptWhereTheyAreMany) {
+  index::KeptScores kept;
+  EXPECT_TRUE(kept.start(2, 3, 1024));
+  EXPECT_FALSE(kept.empty());
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(kept.tile(0, 0)) % 64, 0u);
+  EXPECT_FALSE(kept.start(32, 1024, 1024));
+  EXPECT_TRUE(kept.empty());
 }
 
 }  // namespace

@@ -1,16 +1,11 @@
 #include <limits>
 
 #include "tests/simt/ptx/opcodes/opcode_table.h"
+#include "tests/simt/ptx/opcodes/special_values.h"
 
 // PTX ISA, "cvt", "mov" and "Comparison and Selection Instructions".
 namespace hayloft::simt::ptx {
 namespace {
-
-constexpr float inf = std::numeric_limits<float>::infinity();
-constexpr std::uint64_t nan32 = 0x7fffffff;
-constexpr std::uint64_t payload32 = 0xffc12345;
-constexpr std::uint64_t all32 = 0xffffffff;
-constexpr std::uint64_t minus0 = 0x80000000;
 
 TEST(PtxConversions, IntegersAreCutAndExtendedByTheirOwnSign) {
   check_table(

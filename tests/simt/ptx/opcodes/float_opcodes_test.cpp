@@ -3,18 +3,15 @@
 
 #include "tests/simt/ptx/opcodes/approximation.h"
 #include "tests/simt/ptx/opcodes/opcode_table.h"
+#include "tests/simt/ptx/opcodes/special_values.h"
 
 // PTX ISA, "Floating Point Instructions" and "cvt" between floats.
 namespace hayloft::simt::ptx {
 namespace {
 
-constexpr float inf = std::numeric_limits<float>::infinity();
 constexpr float largest = std::numeric_limits<float>::max();
 constexpr float least = std::numeric_limits<float>::denorm_min();
 constexpr float eps = std::numeric_limits<float>::epsilon();
-constexpr std::uint64_t nan32 = 0x7fffffff;      // what f32 instructions make
-constexpr std::uint64_t payload32 = 0xffc12345;  // a NaN from outside
-constexpr std::uint64_t minus0 = 0x80000000;
 constexpr double inf64 = std::numeric_limits<double>::infinity();
 constexpr double least64 = std::numeric_limits<double>::denorm_min();
 constexpr std::uint64_t nan64 = 0x7ff8000000000000;

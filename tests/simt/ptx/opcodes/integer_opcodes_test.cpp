@@ -1,4 +1,5 @@
 #include "tests/simt/ptx/opcodes/opcode_table.h"
+#include "tests/simt/ptx/opcodes/special_values.h"
 
 // PTX ISA, "Integer Arithmetic Instructions" and "Logic and Shift Instructions".
 namespace hayloft::simt::ptx {
@@ -6,7 +7,6 @@ namespace {
 
 constexpr std::uint64_t all64 = ~std::uint64_t{0};
 constexpr std::uint64_t low64 = std::uint64_t{1} << 63;  // the most negative number
-constexpr std::uint64_t all32 = 0xffffffffu;
 constexpr std::uint64_t low32 = 0x80000000u;
 
 TEST(PtxIntegerOpcodes, SumsAndProductsWrap) {
