@@ -20,7 +20,8 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr int kMostSchemaDepth = 60;
-constexpr std::int64_t kMostBound = 2000;  // of lengths and counts
+constexpr std::int64_t kMostBound = 2000;      // of lengths and counts
+constexpr std::size_t kMostProperties = 5000;  // of one object
 
 // The rules of JSON itself. Of \u escapes those of halves of characters are left out.
 constexpr std::string_view kJson = R"(ws ::= ( " " | "\n" [ \t]{0,20} )?
@@ -231,6 +232,9 @@ class SchemaWriter {
     const ordered_json none = ordered_json::object();
     const ordered_json& properties = schema.contains("properties") ? schema["properties"] : none;
     if (!properties.is_object()) refuse(where + ".properties", "is an object");
+    if (properties.size() > kMostProperties) {
+      refuse(where + ".properties", fmt::format("are {}: at most {}", properties.size(), kMostProperties));
+    }
     std::vector<std::string> required;
     if (schema.contains("required")) {
       if (!schema["required"].is_array()) refuse(where + ".required", "is a list of names");
