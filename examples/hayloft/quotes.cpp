@@ -75,7 +75,7 @@ void add_quote_options(CLI::App& app, QuoteChoices& choices) {
       ->take_last();
   app.add_option("--plot", choices.plot, "Draw these maps, as SVG")->type_name("FILE")->take_last();
   common(app, Section::audit, {"--quotes"});
-  advanced(app, Section::audit, {"--plot"});
+  advanced(app, Section::output, {"--plot"});
 }
 
 QuotedAnswers::QuotedAnswers(const Environment& environment, const QuoteChoices& choices,

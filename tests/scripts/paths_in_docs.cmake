@@ -1,5 +1,6 @@
 # Every file and folder of the repository that the documentation or a comment names is there, and so is what links lead
-# to. In a path NAME and ROOM stand for any name, ROOM over several folders.
+# to. In a path NAME and ROOM stand for any name, ROOM over several folders; a file of tests may be named from below
+# tests/ and without its ending, as HAYLOFT_TEST_FILE takes it.
 set(rooms "offload|index|gpu|runtime|examples|tests|bench|docs|scripts|cmake")
 file(GLOB pages ${SOURCE}/*.md ${SOURCE}/docs/*.md ${SOURCE}/docs/*/*.md ${SOURCE}/examples/*/*.md ${SOURCE}/bench/results/*.md)
 string(REPLACE "|" ";" folders "${rooms}")
@@ -30,6 +31,9 @@ foreach(page ${pages})
       string(REGEX REPLACE "ROOM/.*" "" top "${path}")
       string(REGEX REPLACE ".*ROOM/" "" below "${pattern}")
       file(GLOB_RECURSE found ${SOURCE}/${top}${below})
+    endif()
+    if(NOT found AND path MATCHES "_test$")
+      file(GLOB found ${SOURCE}/tests/${pattern}.cpp)
     endif()
     if(NOT found)
       string(APPEND missing "\n  ${page}: ${path}")

@@ -20,7 +20,7 @@ class SeedListener : public ::testing::EmptyTestEventListener {
   }
 };
 
-// Returns the names of the tests in tests/FILE.cpp, as a filter takes them.
+// Returns the names of the tests in that file below tests/, as a filter takes them.
 std::string tests_of(std::string_view file) {
   const std::string ending = "tests/" + std::string(file) + ".cpp";
   std::string names;

@@ -63,7 +63,6 @@ class AskCommand : public Command {
     add_sampling_options(app, sampling_);
     add_attention_options(app, attention_, {"auto"});
     add_exact_options(app, exact_);
-    add_quote_options(app, quote_choices_);
     add_audit_options(app, audit_);
     add_weights_option(app, machine_);
     add_products_option(app, machine_);
@@ -71,6 +70,7 @@ class AskCommand : public Command {
     add_device_cache_options(app, machine_);
     add_profile_option(app, machine_);
     add_statement_option(app, audit_);
+    add_quote_options(app, quote_choices_);
   }
 
   void check() override {
