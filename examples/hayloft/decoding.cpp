@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "examples/hayloft/options/exact.h"
 #include "examples/hayloft/process/interrupt.h"
@@ -46,7 +47,8 @@ void set_drafts(Drawing& drawing, const std::optional<runtime::DraftOptions>& ex
                 const runtime::MethodOptions& method, const gpu::Backend& backend) {
   require_verifying(exact, backend);
   drawing.drafts = exact;
-  drawing.drafts_where_exact = !exact && method.name == "auto" && draft != "none" && !over_ranks();
+  drawing.drafts_where_exact =
+      !exact && method.name == "auto" && draft != "none" && !over_ranks() && backend.tokens_verified_at_once(1) > 1;
   if (drawing.drafts_where_exact) drawing.drafts.emplace();
 }
 
@@ -79,13 +81,15 @@ void decode_and_print(const Environment& environment, runtime::Session& session,
   } const keeps{method, session};
   done = {};
   const auto is_end = [&](std::int32_t drawn) { return std::ranges::find(ends, drawn) != ends.end(); };
-  std::optional<runtime::Drafting> drafting;
-  if (drawing.drafts) {
+  std::optional<runtime::Drafting> drafting;  // once it is wanted: the text of a long context takes a while to index
+  std::vector<std::int32_t> decoded;
+  const auto begin_drafting = [&] {
     drafting.emplace(*drawing.drafts);
     if (before.saved) drafting->read(before.saved->tokens());
     drafting->read(before.prompt);
+    drafting->read(decoded);
     if (drawing.drafts->self) draft_by(session, *drawing.drafts->self);
-  }
+  };
   bool ended = false;
   const auto take = [&](std::int32_t drawn) {
     token = drawn;
@@ -97,15 +101,17 @@ void decode_and_print(const Environment& environment, runtime::Session& session,
     return true;
   };
   while (!ended && done.tokens < drawing.most) {
-    std::int64_t together = drafting ? drawing.most - done.tokens : 0;
-    if (drafting && drawing.drafts_where_exact) together = std::min(together, session.exact_ahead());
+    std::int64_t together = drawing.drafts ? drawing.most - done.tokens : 0;
+    if (drawing.drafts_where_exact) together = std::min(together, session.exact_ahead());
     const Clock::time_point start = Clock::now();
     if (together > 0) {
       check_interrupted();
+      if (!drafting) begin_drafting();
       drafting->next(session, sampler, static_cast<int>(together), take);
       done.drafts = drafting->figures();
     } else {
       const std::int32_t drawn = processes().next_token(session, token, sampler);
+      decoded.push_back(drawn);
       if (drafting) drafting->read({&drawn, 1});
       method.stepped(session);
       take(drawn);
