@@ -10,7 +10,7 @@
 #include "examples/hayloft/process/environment.h"
 #include "runtime/serve/answer_audit.h"
 
-// Where an answer looked: the places of a saved context that it attended to most, and a map of all of it.
+// Tells where an answer looked: which places of a saved context it attended to most, and a map of all of it.
 namespace hayloft::cli {
 
 struct QuoteChoices {
@@ -43,7 +43,7 @@ class QuotedAnswers {
   std::vector<Told> told_;
 };
 
-// A line of so many characters as the map has parts, the higher the more attention lies on a part.
+// Returns a line of as many characters as the map has parts, each the higher the more attention lies on its part.
 std::string map_strip(std::span<const double> map);
 
 // The map of one answer, as a picture draws it.

@@ -54,11 +54,11 @@ HWY_INLINE Vec added(const MassTile& tile, int t) {
   return p;
 }
 
-HWY_INLINE Vec rank_of(const DrawNumbers& numbers, int t, Vec p) {
+HWY_INLINE Vec priority_of(const DrawNumbers& numbers, int t, Vec p) {
   const D d;
   const std::uint32_t first = numbers.starts[t / 16] + static_cast<std::uint32_t>(t % 16);
-  const Vec rank = hn::Div(p, unit_numbers(numbers.key, first));
-  return hn::IfThenElseZero(hn::Gt(rank, hn::Zero(d)), rank);
+  const Vec priority = hn::Div(p, unit_numbers(numbers.key, first));
+  return hn::IfThenElseZero(hn::Gt(priority, hn::Zero(d)), priority);
 }
 
 void note_masses(const MassTile& tile, const DrawNumbers& numbers, float* sums, float* squares, float* maxima) {
@@ -83,14 +83,14 @@ void note_masses(const MassTile& tile, const DrawNumbers& numbers, float* sums, 
     for (int lane = 0; lane < draw_span_maxima; lane += lane_count) {
       Vec most = hn::Zero(d);
       for (int i = t + lane; i < end; i += draw_span_maxima) {
-        most = hn::Max(most, rank_of(numbers, i, added(tile, i)));
+        most = hn::Max(most, priority_of(numbers, i, added(tile, i)));
       }
       hn::StoreU(most, d, maxima + lane);
     }
   }
 }
 
-int draw_candidates(const MassTile& tile, const DrawNumbers& numbers, float least, float* p, float* ranks,
+int draw_candidates(const MassTile& tile, const DrawNumbers& numbers, float least, float* p, float* priorities,
                     std::int32_t* at) {
   const D d;
   const hn::RebindToSigned<D> di;
@@ -98,10 +98,10 @@ int draw_candidates(const MassTile& tile, const DrawNumbers& numbers, float leas
   std::size_t count = 0;
   for (int t = 0; t < tile.n; t += lane_count) {
     const Vec all = added(tile, t);
-    const Vec rank = rank_of(numbers, t, all);
+    const Vec priority = priority_of(numbers, t, all);
     hn::Store(all, d, p + t);
-    hn::Store(rank, d, ranks + t);
-    const auto high = hn::And(hn::Ge(rank, from), hn::Gt(rank, hn::Zero(d)));
+    hn::Store(priority, d, priorities + t);
+    const auto high = hn::And(hn::Ge(priority, from), hn::Gt(priority, hn::Zero(d)));
     if (hn::AllFalse(d, high)) continue;
     count += hn::CompressBlendedStore(hn::Iota(di, t), hn::RebindMask(di, high), di, at + count);
   }
@@ -214,9 +214,9 @@ void note_masses(const MassTile& tile, const DrawNumbers& numbers, float* sums, 
   HWY_DYNAMIC_DISPATCH(note_masses)(tile, numbers, sums, squares, maxima);
 }
 
-int draw_candidates(const MassTile& tile, const DrawNumbers& numbers, float least, float* p, float* ranks,
+int draw_candidates(const MassTile& tile, const DrawNumbers& numbers, float least, float* p, float* priorities,
                     std::int32_t* at) {
-  return HWY_DYNAMIC_DISPATCH(draw_candidates)(tile, numbers, least, p, ranks, at);
+  return HWY_DYNAMIC_DISPATCH(draw_candidates)(tile, numbers, least, p, priorities, at);
 }
 
 void line_logits(const LineKeys& keys, const float* weights, const float* query, int heads, const std::uint8_t* planes,

@@ -9,7 +9,8 @@
 // [heads][stride], aligned to 64 bytes with a stride that is a multiple of 16. Nothing here allocates or throws.
 namespace hayloft::index {
 
-// The largest ranks are kept of so many positions from a multiple of it on, of those that are equal modulo 16 together.
+// A position is drawn by its priority, its mass over a random number in (0, 1). Of so many positions from a multiple of
+// it on the largest priorities are kept, one for those that are equal modulo 16.
 inline constexpr int draw_span_tokens = 256;
 inline constexpr int draw_span_maxima = 16;
 
@@ -30,13 +31,14 @@ struct MassTile {
   int n = 0;
 };
 
-// Adds the masses and their squares into [heads][16] parts. maxima [spans][16], as draw_candidates() has ranks; null:
-// nothing is drawn.
+// Adds the masses and their squares into [heads][16] parts. maxima [spans][16], as draw_candidates() has priorities;
+// null: nothing is drawn.
 void note_masses(const MassTile& tile, const DrawNumbers& numbers, float* sums, float* squares, float* maxima);
 
-// p[t] = the sum of the heads' masses in their order, ranks[t] = p[t] / u of its position, 0 where that is NaN, and
-// at: the t in ascending order whose rank is above 0 and not below `least`. Returns how many these are. All [n].
-int draw_candidates(const MassTile& tile, const DrawNumbers& numbers, float least, float* p, float* ranks,
+// p[t] = the sum of the heads' masses in their order, priorities[t] = p[t] / u of its position, 0 where that is NaN,
+// and at: the t in ascending order whose priority is above 0 and not below `least`. Returns how many these are. All
+// [n].
+int draw_candidates(const MassTile& tile, const DrawNumbers& numbers, float least, float* p, float* priorities,
                     std::int32_t* at);
 
 // The keys that a line from approximate scores to logits is fitted over, of one KV head: of n positions, component by
@@ -61,8 +63,8 @@ void line_logits(const LineKeys& keys, const float* weights, const float* query,
 // out f32 [n][stride]: n rows of d values, zero past d.
 void widen_values(const f16* const* rows, int n, int d, int stride, float* out);
 
-// Of values f32 [n][stride], d of each, the stride a multiple of 16 and what lies past d zero: out[c] = sum_i
-// weights[i] * values[i][c], for all of the stride; and out[i] = values[i] . y.
+// Set out[c] = sum_i weights[i] * values[i][c] for all of the stride, and out[i] = values[i] . y. values f32
+// [n][stride], the stride a multiple of 16, zero past d.
 void sum_values(const float* values, int n, int stride, const float* weights, float* out);
 void dot_values(const float* values, int n, int stride, const float* y, float* out);
 

@@ -35,14 +35,14 @@ struct TileSums {
 
 // A position that may be drawn.
 struct Candidate {
-  float rank;
+  float priority;
   std::int32_t position;
   float p;
   std::int32_t at;  // of its masses
 };
 
 bool ranks_before(const Candidate& a, const Candidate& b) {
-  return a.rank != b.rank ? a.rank > b.rank : a.position < b.position;
+  return a.priority != b.priority ? a.priority > b.priority : a.position < b.position;
 }
 
 class MassScan {
@@ -63,7 +63,7 @@ class MassScan {
     }
   }
 
-  // Fills the sums, and the largest ranks.
+  // Fills the sums, and the largest priorities.
   void run(const offload::Threads& threads) {
     const std::int64_t grain =
         std::max<std::int64_t>(1, (kept_ == nullptr ? kScoredPieceTokens : kPieceTokens) / tile_);
@@ -82,7 +82,7 @@ class MassScan {
     return all;
   }
 
-  // The draw of a list: only spans whose largest rank may be among the best are looked at.
+  // The draw of a list: only spans whose largest priority may be among the best are looked at.
   RestMasses::Draw draw(int list) const {
     const auto count = static_cast<std::size_t>(search_.count);
     const auto best = count + 1;
@@ -93,7 +93,7 @@ class MassScan {
     std::vector<float> masses;  // [candidates][heads]
     Reader reader(*this);
     alignas(64) std::array<float, draw_span_tokens> p;
-    alignas(64) std::array<float, draw_span_tokens> ranks;
+    alignas(64) std::array<float, draw_span_tokens> priorities;
     std::array<std::int32_t, draw_span_tokens> at;
     for (std::int64_t begin = 0; begin < search_.scores.limit; begin += draw_span_tokens) {
       const auto of_span =
@@ -105,9 +105,9 @@ class MassScan {
       const int n = padded(end - begin);
       const Starts starts(search_, begin, n);
       const int high = draw_candidates({x, stride_, heads_, n}, {search_.key, starts.data()}, least, p.data(),
-                                       ranks.data(), at.data());
+                                       priorities.data(), at.data());
       for (const std::int32_t t : std::span(at).first(static_cast<std::size_t>(high))) {
-        candidates.push_back({ranks[static_cast<std::size_t>(t)], static_cast<std::int32_t>(begin) + t,
+        candidates.push_back({priorities[static_cast<std::size_t>(t)], static_cast<std::int32_t>(begin) + t,
                               p[static_cast<std::size_t>(t)], static_cast<std::int32_t>(candidates.size())});
         for (int h = 0; h < heads_; ++h) masses.push_back(x[std::ptrdiff_t{h} * stride_ + t]);
       }
@@ -116,7 +116,7 @@ class MassScan {
     if (candidates.size() > count) {
       const auto next = candidates.begin() + static_cast<std::ptrdiff_t>(count);
       std::nth_element(candidates.begin(), next, candidates.end(), ranks_before);
-      threshold = next->rank;
+      threshold = next->priority;
       candidates.resize(count);
     }
     std::sort(candidates.begin(), candidates.end(),

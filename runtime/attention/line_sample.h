@@ -12,12 +12,13 @@
 
 namespace hayloft::runtime {
 
-// The positions of [0, limit) that lines from approximate scores to logits are fitted over: all of them up to
+// Returns the positions of [0, limit) that lines from approximate scores to logits are fitted over: all of them up to
 // index::line_samples, else one of every so many tokens, a power of two, at random. They depend on the limit alone, and
 // stay as it grows until it has doubled.
 std::vector<std::int32_t> line_positions(std::int64_t limit);
 
-// The keys of one global layer at these positions, kept from step to step, near what computes: few are read anew.
+// Keeps the keys of one global layer at these positions from step to step, near what computes: few are read anew. Not
+// thread-safe. Throws std::bad_alloc alone.
 class LineSample {
  public:
   // Brings the keys up to `positions` of the store, as many as line_samples; of other positions than
@@ -55,7 +56,7 @@ class LineSample {
   gpu::Buffer device_;
 };
 
-// Those of a session's layers, by their number among the global ones.
+// Has a session's samples, by the number of their layer among the global ones.
 struct LineSamples {
   std::map<int, LineSample> layers;
 };

@@ -46,9 +46,10 @@ std::vector<float> draw_references(const std::vector<float>& log_sums);
 void refer_to(const std::vector<float>& log_sums, const std::vector<float>& references, int first, int heads,
               index::RestMasses::Draw& draw);
 
-// What is kept of the distance of a draw's mean from the mean of V over every token, given the variance of what was
-// drawn, summed over the components: James and Stein's factor. Where scores are exact the draw is taken so far towards
-// that mean. And the part of that variance that is an error then, halfway between all of it and the factor.
+// Returns how much is kept of the distance of a draw's mean from the mean of V over every token, given the variance of
+// what was drawn, summed over the components: James and Stein's factor. Where scores are exact the draw is taken so far
+// towards that mean. error_kept() is the part of that variance that is an error then, halfway between all of it and the
+// factor.
 float kept_of_drawn(double variance, double distance);
 inline double error_kept(float kept) {
   return (1 + double{kept}) / 2;

@@ -8,7 +8,8 @@
 
 namespace hayloft::runtime {
 
-// Says how a context that is being written lies on disks. The operations are those of ContextFile.
+// Says how a context that is being written lies on disks. The operations are those of ContextFile, which
+// says what they do and throw. Immutable; of ranks all call an operation together.
 class FileForm {
  public:
   using Place = ContextFile::Place;

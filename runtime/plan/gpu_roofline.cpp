@@ -69,12 +69,10 @@ constexpr Cost selection[] = {
     {"selection", 242, 1408, 0},                                  // write_positions
 };
 // The costs of a layer that do not grow with the context, with 1024 selected positions and 256 tokens in the tail.
-constexpr Cost each_layer[] = {
-    {"components", 57747, 39424, 0, counted_kv_heads},             // choose_components
-    {"tail scores", 103616, 1310976, 0, counted_kv_heads},         // sum_tail
-    {"selection", 3 * 10341.0, 3 * 65731.0, 0, counted_kv_heads},  // narrow_cut, three times
-    {"alpha", 58560, 360576, 0, counted_kv_heads* counted_group},
-};
+constexpr Cost choosing{"components", 57747, 39424, 0, counted_kv_heads};              // choose_components
+constexpr Cost tail_scores{"tail scores", 103616, 1310976, 0, counted_kv_heads};       // sum_tail
+constexpr Cost narrowing{"selection", 3 * 10341.0, 3 * 65731.0, 0, counted_kv_heads};  // narrow_cut, three times
+constexpr Cost alpha{"alpha", 58560, 360576, 0, counted_kv_heads* counted_group};
 constexpr Cost merging[] = {
     {"merge", 42368, 540672, 0, counted_kv_heads * 4},               // sum_values
     {"merge", 140192, 1102848, 0, counted_kv_heads* counted_group},  // merge_states
@@ -203,19 +201,19 @@ void add_ranking(const DecodeStep& step, const RelativeShape& shape, Roofline& r
     scan.memory_bytes = scan.memory_bytes * shape.group + columns / chunks * step.columns_held;
     scan.link_bytes = columns / chunks * (1 - step.columns_held);
     const Basis basis = parts == 1 && !by_head ? as_shaped : Basis::scaled;
-    const Cost components = in_bits ? plane_cost(bits).components : each_layer[0];
+    const Cost components = in_bits ? plane_cost(bits).components : choosing;
     roofline.add(with_blocks(scaled(components, shape.kv * shape.group * shape.head_dim), shape.kv), layers, basis);
     roofline.add(scan, chunks, basis);
   }
   const double heads = shape.kv * shape.group;
-  if (sparq || planes) roofline.add(with_blocks(scaled(each_layer[1], heads), shape.kv), layers, as_shaped);
+  if (sparq || planes) roofline.add(with_blocks(scaled(tail_scores, heads), shape.kv), layers, as_shaped);
   const Basis selected = sparq || planes ? as_shaped : Basis::scaled;
-  roofline.add(with_blocks(scaled(each_layer[2], heads), shape.kv), layers, selected);
+  roofline.add(with_blocks(scaled(narrowing, heads), shape.kv), layers, selected);
   for (const Cost& cost : selection) {
     roofline.add(with_blocks(scaled(cost, shape.group), cost.blocks > counted_kv_heads ? heads : shape.kv), chunks,
                  selected);
   }
-  if (sparq) roofline.add(with_blocks(scaled(each_layer[3], heads), heads), layers, as_shaped);
+  if (sparq) roofline.add(with_blocks(scaled(alpha, heads), heads), layers, as_shaped);
 }
 
 }  // namespace

@@ -13,7 +13,8 @@
 namespace hayloft::cli {
 
 // The processes of this run: one, or the ranks that mpirun has started. Makes once the difference between them that the
-// functions of ranks.h and shared_input.h, drawing and opening would make each.
+// functions of ranks.h and shared_input.h, drawing and opening would make each. They throw what those say: Error,
+// Interrupted. For the main thread.
 class Processes {
  public:
   virtual ~Processes() = default;

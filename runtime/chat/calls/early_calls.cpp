@@ -29,7 +29,7 @@ struct HeadCursor {
     partial = wanted.starts_with(rest());
     return false;
   }
-  // What stands before one of these; empty: they have not come.
+  // Returns the text before one of these; empty where none has come.
   std::string_view until(std::string_view any) {
     const std::size_t end = text.find_first_of(any, at);
     partial = end == std::string_view::npos;

@@ -17,7 +17,7 @@ class EarlyCalls {
  public:
   explicit EarlyCalls(std::span<const OfferedTool> tools) : tools_(tools) {}
 
-  // What comes is the arguments of this tool.
+  // Takes what comes for the arguments of this tool.
   void expect(std::string_view name);
 
   // Reads on in what has come of the text of one or several calls so far, given from its beginning each time.

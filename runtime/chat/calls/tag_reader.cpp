@@ -216,7 +216,7 @@ bool TagReader::end_early(Parts& parts, std::string_view call) {
   return true;
 }
 
-// Where there is no call `text` is told, and read on for others.
+// Tells `text` where there is no call, and reads on for others.
 void TagReader::end_call(Parts& parts, const std::optional<std::vector<ToolCall>>& calls, std::string_view text) {
   mode_ = Mode::text;
   called_ = calls.has_value();

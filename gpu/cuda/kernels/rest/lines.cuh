@@ -9,7 +9,7 @@ namespace hayloft::gpu::cuda {
 static_assert(index::line_samples == kRestThreads);  // a thread each
 
 struct LineFit {
-  // Of the sample, runtime/attention/line_sample.h.
+  // The sample is that of runtime/attention/line_sample.h.
   const f16* keys = nullptr;                // [Hkv][d][line_row]
   const std::int32_t* positions = nullptr;  // [samples]
   int samples = 0;
