@@ -22,15 +22,26 @@
 HWY_BEFORE_NAMESPACE();
 namespace hayloft::gpu::HWY_NAMESPACE {
 
-// Codes of kBits bits of Lanes(d) rows as f32 values, column by column of a chunk.
-template <int kBits, bool kTable>
+// Codes of kBits bits of Lanes(d) rows as f32 values, column by column of a chunk. Every fourth column of a group is
+// summed apart (its chain), which leaves the processor several sums to advance at a time. Codes of 4 and 8 bits stay
+// where they lie in their word, so the values of a chain are `kFactor` too large: a power of two, which rounds nothing.
+template <int kBits, bool kTable, bool kHasZero = true>
 class Codes {
  public:
   static constexpr Packing form{kBits};
   static constexpr int kLow = form.low_bits();
   static constexpr int kHigh = form.high_bits();
+  static constexpr bool kLooksUp = kBits == 4 && (kTable || HAYLOFT_LOOKS_UP_16);
+  static constexpr bool kStay = !kLooksUp && kHigh == 0 && kLow >= 4;
+  // The place in its word, and so the exponent of the factor, of the codes of a chain. The upper half of a word of
+  // 4-bit codes moves down, and so does the highest byte, which as a whole number would be negative.
+  static constexpr int place(int chain) { return !kStay ? 0 : kLow == 4 ? 4 * chain : chain < 3 ? 8 * chain : 0; }
+  static constexpr float factor(int chain) { return static_cast<float>(1 << place(chain)); }
 
-  Codes(F32 d, const Packing& packing) : zero_(hn::Set(d, 0x1p23f + static_cast<float>(packing.zero))) {
+  Codes(F32 d, const Packing& packing) {
+    for (int chain = 0; chain < 4; ++chain) {
+      zero_[chain] = hn::Set(d, kStay ? factor(chain) * packing.zero : 0x1p23f + packing.zero);
+    }
     if constexpr (kBits == 4) {
       for (unsigned code = 0; code < 16; ++code) values_[code] = static_cast<float>(packing.value(code));
 #if HAYLOFT_LOOKS_UP_16
@@ -39,13 +50,20 @@ class Codes {
     }
   }
 
-  // Goes to the next column, whose number is kColumn.
+  // Goes to the next column, whose number is kColumn: its values times factor(kColumn % 4).
   template <int kColumn>
   HWY_INLINE F32Vec next(F32 d, const std::byte* chunk, int lane, U32Vec& low, U32Vec& high) const {
     const U32 du;
     const auto* const words = reinterpret_cast<const std::uint32_t*>(chunk) + lane;
-    constexpr int kShift = kColumn * kLow % 32;
+    constexpr int kShift = kColumn * kLow % 32, kChain = kColumn % 4;
     if constexpr (kShift == 0) low = hn::LoadU(du, words + kColumn * kLow / 32 * kRows);
+    if constexpr (kStay) {
+      if constexpr (kLow == 4 && kShift == 16) low = hn::ShiftRight<16>(low);
+      constexpr std::uint32_t kMask = ((1u << kLow) - 1) << place(kChain);
+      const auto code = kLow == 8 && kChain == 3 ? hn::ShiftRight<24>(low) : hn::And(low, hn::Set(du, kMask));
+      const auto value = hn::ConvertTo(d, hn::BitCast(hn::RebindToSigned<F32>(), code));
+      return kHasZero ? hn::Sub(value, zero_[kChain]) : value;
+    }
     if constexpr (kHigh > 0 && kColumn * kHigh % 32 == 0) {
       high = hn::LoadU(du, words + (kLow + kColumn * kHigh / 32) * kRows);
     }
@@ -62,59 +80,83 @@ class Codes {
     }
     if constexpr (kTable) return hn::GatherIndex(d, values_, hn::BitCast(hn::RebindToSigned<F32>(), code));
     // As the mantissa of a number from 2^23 on, a code is that number's whole part.
-    return hn::Sub(hn::BitCast(d, hn::Or(code, hn::Set(du, 0x4b000000u))), zero_);
+    return hn::Sub(hn::BitCast(d, hn::Or(code, hn::Set(du, 0x4b000000u))), zero_[kChain]);
+  }
+
+  // next() without the factor.
+  template <int kColumn>
+  HWY_INLINE F32Vec next_value(F32 d, const std::byte* chunk, int lane, U32Vec& low, U32Vec& high) const {
+    const auto value = next<kColumn>(d, chunk, lane, low, high);
+    return place(kColumn % 4) == 0 ? value : hn::Mul(value, hn::Set(d, 1 / factor(kColumn % 4)));
+  }
+
+  // The sum of a group, of the sums of its chains.
+  static HWY_INLINE F32Vec sum(F32 d, const F32Vec (&chains)[4]) {
+    if constexpr (!kStay) return hn::Add(hn::Add(chains[0], chains[1]), hn::Add(chains[2], chains[3]));
+    const auto less = [&](int chain) HWY_ATTR { return hn::Set(d, 1 / factor(chain)); };
+    return hn::Add(hn::MulAdd(chains[1], less(1), chains[0]),
+                   hn::MulAdd(chains[2], less(2), hn::Mul(chains[3], less(3))));
   }
 
  private:
-  F32Vec zero_;
+  F32Vec zero_[4];
   HWY_ALIGN float values_[16];
 #if HAYLOFT_LOOKS_UP_16
   F32Vec table_;
 #endif
 };
 
-// One tile's lanes [lane, lane + Lanes(d)) against Q tokens: out [q][lane]. Every fourth column of a group is summed
-// apart, which leaves the processor several sums to advance at a time.
-template <int Q, class Codes>
+// V vectors of one tile's rows, from row `lane` on, against Q tokens: out [q][row].
+template <int Q, int V, class Codes>
 HWY_INLINE void tile_products(F32 d, const Codes& codes, const Packing& packing, const std::byte* tile, int lane,
                               const float* x, int cols, const float* sums, float* out) {
   constexpr int kGroup = Codes::form.group();
   constexpr int kChains = 4;
+  const int lanes = static_cast<int>(hn::Lanes(d));
   const auto x_stride = static_cast<std::size_t>(cols);
   const std::size_t sums_stride = x_stride / kGroup;
-  F32Vec total[Q];
-  for (int q = 0; q < Q; ++q) total[q] = hn::Zero(d);
-  each_chunk(d, packing, tile, lane, 0, cols, [&](int column, const std::byte* chunk, const Factors& factors) HWY_ATTR {
-    const float* const xs = x + column;
-    const std::byte* const scales = chunk + Codes::form.code_bytes();
-    const std::byte* const minima = scales + packing.scale_bytes();
-    U32Vec low = hn::Zero(U32()), high = low;
-    each_group<Codes::form.groups()>([&](auto group) HWY_ATTR {
-      constexpr int kFirst = group() * kGroup;
-      F32Vec part[Q][kChains];
-      each_column<0, kGroup>([&](auto i) HWY_ATTR {
-        const auto value = codes.template next<kFirst + i()>(d, chunk, lane, low, high);
-        for (int q = 0; q < Q; ++q) {
-          const auto input = hn::Set(d, xs[static_cast<std::size_t>(q) * x_stride + kFirst + i()]);
-          F32Vec& sum = part[q][i() % kChains];
-          sum = i() < kChains ? hn::Mul(value, input) : hn::MulAdd(value, input, sum);
-        }
+  F32Vec total[Q][V];
+  for (auto& of_token : total)
+    for (F32Vec& start : of_token) start = hn::Zero(d);
+  each_chunk<V>(
+      d, packing, tile, lane, 0, cols, [&](int column, const std::byte* chunk, const Factors(&factors)[V]) HWY_ATTR {
+        if (lane == 0) prefetch_ahead(packing, chunk);
+        const float* const xs = x + column;
+        const std::byte* const scales = chunk + Codes::form.code_bytes();
+        const std::byte* const minima = scales + packing.scale_bytes();
+        U32Vec low[V], high[V];
+        for (int v = 0; v < V; ++v) low[v] = high[v] = hn::Zero(U32());
+        each_group<Codes::form.groups()>([&](auto group) HWY_ATTR {
+          constexpr int kFirst = group() * kGroup;
+          F32Vec part[Q][V][kChains];
+          each_column<0, kGroup>([&](auto i) HWY_ATTR {
+            F32Vec value[V];
+            for (int v = 0; v < V; ++v) {
+              value[v] = codes.template next<kFirst + i()>(d, chunk, lane + v * lanes, low[v], high[v]);
+            }
+            for (int q = 0; q < Q; ++q) {
+              const auto input = hn::Set(d, xs[static_cast<std::size_t>(q) * x_stride + kFirst + i()]);
+              for (int v = 0; v < V; ++v) {
+                F32Vec& sum = part[q][v][i() % kChains];
+                sum = i() < kChains ? hn::Mul(value[v], input) : hn::MulAdd(value[v], input, sum);
+              }
+            }
+          });
+          for (int v = 0; v < V; ++v) {
+            const auto scale = load_scales(d, packing, scales, group(), lane + v * lanes, factors[v].scale);
+            for (int q = 0; q < Q; ++q) total[q][v] = hn::MulAdd(scale, Codes::sum(d, part[q][v]), total[q][v]);
+            if (packing.minimum) {
+              const auto minimum = load_scales(d, packing, minima, group(), lane + v * lanes, factors[v].minimum);
+              for (int q = 0; q < Q; ++q) {
+                const float sum = sums[static_cast<std::size_t>(q) * sums_stride + (column + kFirst) / kGroup];
+                total[q][v] = hn::MulAdd(minimum, hn::Set(d, sum), total[q][v]);
+              }
+            }
+          }
+        });
       });
-      const auto scale = load_scales(d, packing, scales, group(), lane, factors.scale);
-      for (int q = 0; q < Q; ++q) {
-        const auto sum = hn::Add(hn::Add(part[q][0], part[q][1]), hn::Add(part[q][2], part[q][3]));
-        total[q] = hn::MulAdd(scale, sum, total[q]);
-      }
-      if (packing.minimum) {
-        const auto minimum = load_scales(d, packing, minima, group(), lane, factors.minimum);
-        for (int q = 0; q < Q; ++q) {
-          const float sum = sums[static_cast<std::size_t>(q) * sums_stride + (column + kFirst) / kGroup];
-          total[q] = hn::MulAdd(minimum, hn::Set(d, sum), total[q]);
-        }
-      }
-    });
-  });
-  for (int q = 0; q < Q; ++q) hn::StoreU(total[q], d, out + q * kRows + lane);
+  for (int q = 0; q < Q; ++q)
+    for (int v = 0; v < V; ++v) hn::StoreU(total[q][v], d, out + q * kRows + lane + v * lanes);
 }
 
 // As `packing`, with what the type of the codes says of it known when this is compiled.
@@ -189,7 +231,8 @@ HWY_NOINLINE void tile_products_of_many(F32 d, const Codes& codes, const Packing
                    const std::byte* const from = chunk + Codes::form.code_bytes();
                    U32Vec low = hn::Zero(U32()), high = low;
                    each_column<0, kColumns>([&](auto i) HWY_ATTR {
-                     hn::Store(codes.template next<i()>(d, chunk, lane, low, high), d, values + i() * kRows + lane);
+                     hn::Store(codes.template next_value<i()>(d, chunk, lane, low, high), d,
+                               values + i() * kRows + lane);
                    });
                    for (int g = 0; g < Codes::form.groups(); ++g) {
                      hn::Store(load_scales(d, packing, from, g, lane, factors.scale), d, scales + g * kRows + lane);
@@ -235,9 +278,11 @@ void multiply(const float* x, const float* sums, int tokens, const Matrix& w, in
       }
     }
     for_each_run(tokens, [&](auto run, int q) HWY_ATTR {
-      for (int lane = 0; lane < kRows; lane += static_cast<int>(hn::Lanes(d))) {
-        tile_products<run()>(d, codes, w.packing, from, lane, x + static_cast<std::size_t>(q) * w.cols, w.cols,
-                             sums + (w.packing.minimum ? static_cast<std::size_t>(q) * groups : 0), out);
+      constexpr int kVectors = run() == 1 ? kVectorsAtOnce : 1;
+      for (int lane = 0; lane < kRows; lane += kVectors * static_cast<int>(hn::Lanes(d))) {
+        tile_products<run(), kVectors>(d, codes, w.packing, from, lane, x + static_cast<std::size_t>(q) * w.cols,
+                                       w.cols, sums + (w.packing.minimum ? static_cast<std::size_t>(q) * groups : 0),
+                                       out);
       }
       for (int i = 0; i < run(); ++i) {
         std::memcpy(y + static_cast<std::size_t>(q + i) * w.rows + tile * kRows, out + i * kRows,
@@ -268,7 +313,7 @@ void unpack_tiles(const Matrix& w, int first, int last, int begin, int end, floa
                      auto minimum = hn::Zero(d);
                      if (w.packing.minimum) minimum = load_scales(d, w.packing, minima, group(), lane, factors.minimum);
                      each_column<0, kGroup>([&](auto i) HWY_ATTR {
-                       const auto value = codes.template next<group() * kGroup + i()>(d, chunk, lane, low, high);
+                       const auto value = codes.template next_value<group() * kGroup + i()>(d, chunk, lane, low, high);
                        hn::StoreU(hn::MulAdd(scale, value, minimum), d, to);
                        to += stride;
                      });
@@ -288,6 +333,7 @@ HWY_INLINE void with_codes(const Packing& packing, const Body& body) {
       return body(static_cast<Codes<3, false>*>(nullptr));
     case 4:
       if (packing.by_table) return body(static_cast<Codes<4, true>*>(nullptr));
+      if (packing.zero == 0) return body(static_cast<Codes<4, false, false>*>(nullptr));
       return body(static_cast<Codes<4, false>*>(nullptr));
     case 5:
       return body(static_cast<Codes<5, false>*>(nullptr));

@@ -36,54 +36,73 @@ bool may_use_vnni() {
 HWY_BEFORE_NAMESPACE();
 namespace hayloft::gpu::HWY_NAMESPACE {
 
-// One tile's lanes [lane, lane + Lanes(d)) against Q tokens from token `first` on: out [q][lane].
-template <int Q, template <int, class> class Products, class Bytes>
+// V vectors of one tile's rows, from row `lane` on, against Q tokens from token `first` on: out [q][row].
+template <int Q, int V, template <int, class> class Products, class Bytes>
 HWY_INLINE void tile_products_int8(F32 d, const Bytes& bytes, const Packing& packing, const std::byte* tile, int lane,
                                    const Int8Inputs& inputs, int first, int cols, float* out) {
   constexpr int kGroups = Bytes::form.groups();
+  const int lanes = static_cast<int>(hn::Lanes(d));
   const std::size_t chunks = static_cast<std::size_t>(cols) / kColumns;
   const std::size_t begin = static_cast<std::size_t>(first) * chunks;
-  F32Vec total[Q];
-  for (int q = 0; q < Q; ++q) total[q] = hn::Zero(d);
-  each_chunk(d, packing, tile, lane, 0, cols, [&](int column, const std::byte* chunk, const Factors& factors) HWY_ATTR {
-    const std::size_t at = begin + static_cast<std::size_t>(column) / kColumns;
-    const std::int32_t* xs[Q];
-    for (int q = 0; q < Q; ++q) {
-      xs[q] = reinterpret_cast<const std::int32_t*>(inputs.codes.data() + (at + q * chunks) * kColumns);
-    }
-    const std::byte* const scales = chunk + Bytes::form.code_bytes();
-    const std::byte* const minima = scales + packing.scale_bytes();
-    U32Vec low = hn::Zero(U32()), high = low;
-    F32Vec part[Q];  // of the columns that share a scale
-    each_group<2>([&](auto half) HWY_ATTR {
-      Products<Q, Bytes> products;
-      for (int q = 0; q < Q; ++q) products.begin(q, inputs.sums[2 * (at + q * chunks) + half()], bytes.offset());
-      each_column<half() * 4, half() * 4 + 4>([&](auto dword) HWY_ATTR {
-        products.template add<dword()>(bytes.template get<dword()>(chunk, lane, low, high), xs);
-      });
-      constexpr bool kBegins = half() == 0 || kGroups == 2, kEnds = half() == 1 || kGroups == 2;
-      for (int q = 0; q < Q; ++q) {
-        const auto factor = hn::Set(d, inputs.scales[2 * (at + q * chunks) + half()]);
-        part[q] = kBegins ? hn::Mul(products.sum(d, q), factor) : hn::MulAdd(products.sum(d, q), factor, part[q]);
-      }
-      if constexpr (kEnds) {
-        constexpr int kFirst = kGroups == 2 ? half() : 0;  // half of the weights' group
-        const auto scale = load_scales(d, packing, scales, kFirst, lane, factors.scale);
-        for (int q = 0; q < Q; ++q) total[q] = hn::MulAdd(scale, part[q], total[q]);
-        if (packing.minimum) {
-          const auto minimum = load_scales(d, packing, minima, kFirst, lane, factors.minimum);
-          for (int q = 0; q < Q; ++q) {
-            const std::size_t of = 2 * (at + q * chunks);
-            float sum = 0;
-            for (int h = kFirst; h <= half(); ++h)
-              sum += inputs.scales[of + h] * static_cast<float>(inputs.sums[of + h]);
-            total[q] = hn::MulAdd(minimum, hn::Set(d, sum), total[q]);
-          }
+  F32Vec total[Q][V];
+  for (auto& of_token : total)
+    for (F32Vec& start : of_token) start = hn::Zero(d);
+  each_chunk<V>(
+      d, packing, tile, lane, 0, cols, [&](int column, const std::byte* chunk, const Factors(&factors)[V]) HWY_ATTR {
+        if (lane == 0) prefetch_ahead(packing, chunk);
+        const std::size_t at = begin + static_cast<std::size_t>(column) / kColumns;
+        const std::int32_t* xs[Q];
+        for (int q = 0; q < Q; ++q) {
+          xs[q] = reinterpret_cast<const std::int32_t*>(inputs.codes.data() + (at + q * chunks) * kColumns);
         }
-      }
-    });
-  });
-  for (int q = 0; q < Q; ++q) hn::StoreU(total[q], d, out + q * kRows + lane);
+        const std::byte* const scales = chunk + Bytes::form.code_bytes();
+        const std::byte* const minima = scales + packing.scale_bytes();
+        U32Vec low[V], high[V];
+        for (int v = 0; v < V; ++v) low[v] = high[v] = hn::Zero(U32());
+        F32Vec part[Q][V];  // of the columns that share a scale
+        each_group<2>([&](auto half) HWY_ATTR {
+          Products<Q, Bytes> products[V];
+          for (int q = 0; q < Q; ++q) {
+            for (int v = 0; v < V; ++v)
+              products[v].begin(q, inputs.sums[2 * (at + q * chunks) + half()], bytes.offset());
+          }
+          each_column<half() * 4, half() * 4 + 4>([&](auto dword) HWY_ATTR {
+            for (int v = 0; v < V; ++v) {
+              const auto codes = bytes.template get<dword()>(chunk, lane + v * lanes, low[v], high[v]);
+              products[v].template add<dword()>(codes, xs);
+            }
+          });
+          constexpr bool kBegins = half() == 0 || kGroups == 2, kEnds = half() == 1 || kGroups == 2;
+          for (int q = 0; q < Q; ++q) {
+            const auto factor = hn::Set(d, inputs.scales[2 * (at + q * chunks) + half()]);
+            for (int v = 0; v < V; ++v) {
+              const auto sum = products[v].sum(d, q);
+              part[q][v] = kBegins ? hn::Mul(sum, factor) : hn::MulAdd(sum, factor, part[q][v]);
+            }
+          }
+          if constexpr (kEnds) {
+            constexpr int kFirst = kGroups == 2 ? half() : 0;  // half of the weights' group
+            for (int v = 0; v < V; ++v) {
+              const auto scale = load_scales(d, packing, scales, kFirst, lane + v * lanes, factors[v].scale);
+              for (int q = 0; q < Q; ++q) total[q][v] = hn::MulAdd(scale, part[q][v], total[q][v]);
+            }
+            if (packing.minimum) {
+              for (int q = 0; q < Q; ++q) {
+                const std::size_t of = 2 * (at + q * chunks);
+                float sum = 0;
+                for (int h = kFirst; h <= half(); ++h)
+                  sum += inputs.scales[of + h] * static_cast<float>(inputs.sums[of + h]);
+                for (int v = 0; v < V; ++v) {
+                  const auto minimum = load_scales(d, packing, minima, kFirst, lane + v * lanes, factors[v].minimum);
+                  total[q][v] = hn::MulAdd(minimum, hn::Set(d, sum), total[q][v]);
+                }
+              }
+            }
+          }
+        });
+      });
+  for (int q = 0; q < Q; ++q)
+    for (int v = 0; v < V; ++v) hn::StoreU(total[q][v], d, out + q * kRows + lane + v * lanes);
 }
 
 template <template <int, class> class Products, class Bytes>
@@ -94,8 +113,9 @@ void multiply_int8(const Int8Inputs& inputs, int tokens, const Matrix& w, int be
   const Bytes bytes(w.packing);
   HWY_ALIGN float out[kMost * kRows];
   const auto run = [&](auto count, const std::byte* tile, int rows, int first, float* to) HWY_ATTR {
-    for (int lane = 0; lane < kRows; lane += static_cast<int>(hn::Lanes(d))) {
-      tile_products_int8<count(), Products>(d, bytes, w.packing, tile, lane, inputs, first, w.cols, out);
+    constexpr int kVectors = count() == 1 ? kVectorsAtOnce : 1;
+    for (int lane = 0; lane < kRows; lane += kVectors * static_cast<int>(hn::Lanes(d))) {
+      tile_products_int8<count(), kVectors, Products>(d, bytes, w.packing, tile, lane, inputs, first, w.cols, out);
     }
     for (int i = 0; i < count(); ++i) {
       std::memcpy(to + static_cast<std::size_t>(first + i) * w.rows, out + i * kRows,
