@@ -57,6 +57,14 @@ inline std::uint64_t bytes_of(const Matrix& matrix) {
          static_cast<std::uint64_t>(bytes_of(matrix.type));
 }
 
+// One of several products: y [T][w->rows] = x [T][w->cols] W^T.
+struct MatrixProduct {
+  const float* x = nullptr;
+  int T = 0;
+  const Matrix* w = nullptr;
+  float* y = nullptr;
+};
+
 // Rotary position embedding, half-split layout: component i pairs with i + pairs. angle = position *
 // inverse_frequency[i]; what is rotated is also multiplied by `magnitude`. Components from 2 pairs on stay as they are.
 struct Rope {
@@ -279,6 +287,15 @@ class Backend {
   virtual Products products() const { return Products::exact; }
   // y [T][w.rows] = x [T][w.cols] W^T + bias [w.rows] (bias may be null)
   virtual void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream stream) = 0;
+  // Products whose outputs do not overlap, each as matmul() gives it, to the bit.
+  virtual void multiply_each(std::span<const MatrixProduct> products, Stream stream);
+  // y [rows.size()][cols]: row rows[i] of x becomes row i.
+  virtual void gather_rows(const float* x, std::span<const std::int32_t> rows /* host */, int cols, float* y,
+                           Stream stream);
+  // Row t of y [T][cols] becomes the sum of weights[i] times row i of x over all i with rows[i] = t, each product and
+  // each sum rounded, in the order of i; every t is there. x is changed.
+  virtual void sum_rows(float* x, std::span<const std::int32_t> rows /* host */,
+                        std::span<const float> weights /* host */, int T, int cols, float* y, Stream stream);
   // y = x / sqrt(mean(x^2) + eps) * weight, over each of `rows` rows of n; x and y may be the same. weight f32 [n].
   virtual void rms_norm(const float* x, int rows, int n, const float* weight, float eps, float* y, Stream stream) = 0;
   virtual void add(float* y, const float* x, std::int64_t n, Stream stream) = 0;             // y += x

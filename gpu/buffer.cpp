@@ -31,6 +31,34 @@ std::shared_ptr<std::byte> Backend::host_memory(std::uint64_t bytes) {
   return {new std::byte[bytes], std::default_delete<std::byte[]>()};
 }
 
+void Backend::multiply_each(std::span<const MatrixProduct> products, Stream stream) {
+  for (const MatrixProduct& each : products) matmul(each.x, each.T, *each.w, nullptr, each.y, stream);
+}
+
+void Backend::gather_rows(const float* x, std::span<const std::int32_t> rows, int cols, float* y, Stream stream) {
+  const std::uint64_t bytes = static_cast<std::uint64_t>(cols) * sizeof(float);
+  for (const std::int32_t row : rows) {
+    copy(y, x + std::int64_t{row} * cols, bytes, stream);
+    y += cols;
+  }
+}
+
+void Backend::sum_rows(float* x, std::span<const std::int32_t> rows, std::span<const float> weights, int T, int cols,
+                       float* y, Stream stream) {
+  std::vector<bool> begun(static_cast<std::size_t>(T));
+  for (std::size_t i = 0; i < rows.size(); ++i, x += cols) {
+    float* const to = y + std::int64_t{rows[i]} * cols;
+    scale(x, cols, weights[i], stream);
+    const auto row = static_cast<std::size_t>(rows[i]);
+    if (begun[row]) {
+      add(to, x, cols, stream);
+    } else {
+      copy(to, x, static_cast<std::uint64_t>(cols) * sizeof(float), stream);
+    }
+    begun[row] = true;
+  }
+}
+
 void Backend::attend_causal_sparse(const CacheView&, const float*, int, int, const SparseCausal&, float*, SparseRead&,
                                    Stream) {
   throw std::logic_error("attend_causal_sparse: this backend does not read prompts sparsely");

@@ -68,6 +68,38 @@ void CpuBackend::embed(const Matrix& table, const std::int32_t* tokens, int T, f
   });
 }
 
+void CpuBackend::gather_rows(const float* x, std::span<const std::int32_t> rows, int cols, float* y, Stream) {
+  const auto n = static_cast<std::int64_t>(rows.size());
+  threads_.parallel_for(n, rows_per_piece(cols), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      move(y + i * cols, x + std::int64_t{rows[static_cast<std::size_t>(i)]} * cols,
+           static_cast<std::uint64_t>(cols) * sizeof(float));
+    }
+  });
+}
+
+// A piece has some columns of every row.
+void CpuBackend::sum_rows(float* x, std::span<const std::int32_t> rows, std::span<const float> weights, int T, int cols,
+                          float* y, Stream) {
+  const auto n = static_cast<std::int64_t>(rows.size());
+  threads_.parallel_for(cols, rows_per_piece(n), [&](std::int64_t begin, std::int64_t end) {
+    std::vector<bool> begun(static_cast<std::size_t>(T));
+    for (std::int64_t i = 0; i < n; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      float* const from = x + i * cols + begin;
+      float* const to = y + std::int64_t{rows[at]} * cols + begin;
+      scale_by(from, weights[at], end - begin);
+      const auto row = static_cast<std::size_t>(rows[at]);
+      if (begun[row]) {
+        add_to(to, from, end - begin);
+      } else {
+        move(to, from, static_cast<std::uint64_t>(end - begin) * sizeof(float));
+      }
+      begun[row] = true;
+    }
+  });
+}
+
 void CpuBackend::rms_norm(const float* x, int rows, int n, const float* weight, float eps, float* y, Stream) {
   threads_.parallel_for(rows, rows_per_piece(n), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) rms_norm_row(x + row * n, n, weight, eps, y + row * n);

@@ -40,6 +40,11 @@ class CpuBackend : public Backend {
   // Few tokens stream the weights once in their own dtype; many convert panels of them to f32 for BLAS, which runs on
   // one thread inside each of ours.
   void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream) override;
+  // The pieces of all of them, by the threads together.
+  void multiply_each(std::span<const MatrixProduct> products, Stream) override;
+  void gather_rows(const float* x, std::span<const std::int32_t> rows, int cols, float* y, Stream) override;
+  void sum_rows(float* x, std::span<const std::int32_t> rows, std::span<const float> weights, int T, int cols, float* y,
+                Stream) override;
   void rms_norm(const float* x, int rows, int n, const float* weight, float eps, float* y, Stream) override;
   void add(float* y, const float* x, std::int64_t n, Stream) override;
   void scale(float* x, std::int64_t n, float factor, Stream) override;

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "gpu/cpu/elementwise.h"
@@ -85,51 +88,61 @@ void add_bias(const float* bias, int T, int rows, int begin, int end, float* y) 
   for (int t = 0; t < T; ++t) add_to(y + static_cast<std::int64_t>(t) * rows + begin, bias + begin, end - begin);
 }
 
-void stream_matmul(const float* x, int T, const Matrix& w, const float* bias, float* y,
-                   const offload::Threads& threads) {
+// A product in pieces [begin, end) of its units, a grain of them each, which any threads compute.
+struct Work {
+  std::int64_t units = 0;
+  std::int64_t grain = 1;
+  std::function<void(std::int64_t begin, std::int64_t end)> run;
+
+  std::int64_t pieces() const { return (units + grain - 1) / grain; }
+};
+
+Work stream_matmul(const float* x, int T, const Matrix& w, const float* bias, float* y) {
   // A piece reads at least 64 KiB of weights, so that small matrices do not pay for waking a thread.
   const std::int64_t row_bytes = std::max<std::int64_t>(1, static_cast<std::int64_t>(w.cols) * bytes_of(w.type));
   const std::int64_t grain = std::max<std::int64_t>(1, (64 << 10) / (4 * row_bytes));
-  threads.parallel_for((w.rows + 3) / 4, grain, [&](std::int64_t begin, std::int64_t end) {
-    const int first = static_cast<int>(4 * begin);
-    const int last = static_cast<int>(std::min<std::int64_t>(4 * end, w.rows));
-    HWY_DYNAMIC_DISPATCH(stream_matmul_simd)(x, T, w, first, last, y);
-    if (bias) add_bias(bias, T, w.rows, first, last, y);
-  });
+  return {(w.rows + 3) / 4, grain, [=, &w](std::int64_t begin, std::int64_t end) {
+            const int first = static_cast<int>(4 * begin);
+            const int last = static_cast<int>(std::min<std::int64_t>(4 * end, w.rows));
+            HWY_DYNAMIC_DISPATCH(stream_matmul_simd)(x, T, w, first, last, y);
+            if (bias) add_bias(bias, T, w.rows, first, last, y);
+          }};
+}
+
+void add_bias_of_tiles(const float* bias, int T, const Matrix& w, std::int64_t begin, std::int64_t end, float* y) {
+  if (!bias) return;
+  const int last = std::min(static_cast<int>(end) * packed_tile_rows, w.rows);
+  add_bias(bias, T, w.rows, static_cast<int>(begin) * packed_tile_rows, last, y);
+}
+
+std::int64_t tiles_of(const Matrix& w) {
+  return (w.rows + packed_tile_rows - 1) / packed_tile_rows;
 }
 
 // As stream_matmul, for packed weights.
-void stream_packed(const float* x, int T, const Matrix& w, const float* bias, float* y,
-                   const offload::Threads& threads) {
-  std::vector<float> sums;
+Work stream_packed(const float* x, int T, const Matrix& w, const float* bias, float* y) {
+  const auto sums = std::make_shared<std::vector<float>>();
   if (w.packing.minimum) {
-    sums.resize(static_cast<std::size_t>(T) * static_cast<std::size_t>(w.cols / w.packing.group()));
-    sum_groups(x, T, w.cols, w.packing.group(), sums.data());
+    sums->resize(static_cast<std::size_t>(T) * static_cast<std::size_t>(w.cols / w.packing.group()));
+    sum_groups(x, T, w.cols, w.packing.group(), sums->data());
   }
-  const std::int64_t tiles = (w.rows + packed_tile_rows - 1) / packed_tile_rows;
   const std::int64_t grain =
       std::max<std::int64_t>(1, (64 << 10) / static_cast<std::int64_t>(w.packing.tile_bytes(w.cols)));
-  threads.parallel_for(tiles, grain, [&](std::int64_t begin, std::int64_t end) {
-    packed_matmul(x, sums.data(), T, w, static_cast<int>(begin), static_cast<int>(end), y);
-    const int first = static_cast<int>(begin) * packed_tile_rows;
-    const int last = std::min(static_cast<int>(end) * packed_tile_rows, w.rows);
-    if (bias) add_bias(bias, T, w.rows, first, last, y);
-  });
+  return {tiles_of(w), grain, [=, &w](std::int64_t begin, std::int64_t end) {
+            packed_matmul(x, sums->data(), T, w, static_cast<int>(begin), static_cast<int>(end), y);
+            add_bias_of_tiles(bias, T, w, begin, end, y);
+          }};
 }
 
 // Any number of tokens, in whole numbers.
-void multiply_int8(const float* x, int T, const Matrix& w, const float* bias, float* y,
-                   const offload::Threads& threads) {
-  Int8Inputs inputs;
-  round_inputs(x, T, w.cols, w.packing, inputs);
-  const std::int64_t tiles = (w.rows + packed_tile_rows - 1) / packed_tile_rows;
+Work multiply_int8(const float* x, int T, const Matrix& w, const float* bias, float* y) {
+  const auto inputs = std::make_shared<Int8Inputs>();
+  round_inputs(x, T, w.cols, w.packing, *inputs);
   const std::int64_t work = static_cast<std::int64_t>(w.packing.tile_bytes(w.cols)) * std::max(1, T / 4);
-  threads.parallel_for(tiles, std::max<std::int64_t>(1, (64 << 10) / work), [&](std::int64_t begin, std::int64_t end) {
-    packed_matmul_int8(inputs, T, w, static_cast<int>(begin), static_cast<int>(end), y);
-    const int first = static_cast<int>(begin) * packed_tile_rows;
-    const int last = std::min(static_cast<int>(end) * packed_tile_rows, w.rows);
-    if (bias) add_bias(bias, T, w.rows, first, last, y);
-  });
+  return {tiles_of(w), std::max<std::int64_t>(1, (64 << 10) / work), [=, &w](std::int64_t begin, std::int64_t end) {
+            packed_matmul_int8(*inputs, T, w, static_cast<int>(begin), static_cast<int>(end), y);
+            add_bias_of_tiles(bias, T, w, begin, end, y);
+          }};
 }
 
 // multiply_panel for packed weights; r0 begins a tile. The panel is unpacked column by column, the last tile whole.
@@ -172,6 +185,33 @@ void multiply_panel(const float* x, const Matrix& w, const float* bias, int t0, 
   if (bias) add_bias(bias, t1 - t0, w.rows, r0, r1, out - r0);
 }
 
+Work multiply_panels(const float* x, int T, const Matrix& w, const float* bias, float* y) {
+  const std::int64_t panels = (w.rows + kPanelRows - 1) / kPanelRows;
+  const std::int64_t blocks = (T + kPanelTokens - 1) / kPanelTokens;
+  return {panels * blocks, 1, [=, &w](std::int64_t begin, std::int64_t end) {
+            const index::BlasPlace place;
+            for (std::int64_t task = begin; task < end; ++task) {
+              const int r0 = static_cast<int>(task / blocks) * kPanelRows;
+              const int t0 = static_cast<int>(task % blocks) * kPanelTokens;
+              const int t1 = std::min(t0 + kPanelTokens, T);
+              const int r1 = std::min(r0 + kPanelRows, w.rows);
+              if (w.type == DType::packed) {
+                multiply_packed_panel(x, w, bias, t0, t1, r0, r1, y);
+              } else {
+                multiply_panel(x, w, bias, t0, t1, r0, r1, y);
+              }
+            }
+          }};
+}
+
+// The way for so many tokens.
+Work work_of(const float* x, int T, const Matrix& w, const float* bias, float* y, Products products) {
+  const bool packed = w.type == DType::packed;
+  if (packed && products == Products::int8) return multiply_int8(x, T, w, bias, y);
+  if (!streams(T, w.cols)) return multiply_panels(x, T, w, bias, y);
+  return packed ? stream_packed(x, T, w, bias, y) : stream_matmul(x, T, w, bias, y);
+}
+
 }  // namespace
 
 // Products that stream the weights sum each token by itself.
@@ -181,25 +221,27 @@ int CpuBackend::tokens_verified_at_once(int widest) const {
 
 void CpuBackend::matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream) {
   if (T <= 0 || w.rows <= 0) return;
-  const bool packed = w.type == DType::packed;
-  if (packed && products_ == Products::int8) return multiply_int8(x, T, w, bias, y, threads_);
-  if (streams(T, w.cols)) {
-    return packed ? stream_packed(x, T, w, bias, y, threads_) : stream_matmul(x, T, w, bias, y, threads_);
+  const Work work = work_of(x, T, w, bias, y, products_);
+  threads_.parallel_for(work.units, work.grain, work.run);
+}
+
+void CpuBackend::multiply_each(std::span<const MatrixProduct> products, Stream) {
+  std::vector<Work> works;
+  std::vector<std::int64_t> first;  // piece of each among those of all
+  std::int64_t pieces = 0;
+  for (const MatrixProduct& each : products) {
+    if (each.T <= 0 || each.w->rows <= 0) continue;
+    works.push_back(work_of(each.x, each.T, *each.w, nullptr, each.y, products_));
+    first.push_back(pieces);
+    pieces += works.back().pieces();
   }
-  const std::int64_t panels = (w.rows + kPanelRows - 1) / kPanelRows;
-  const std::int64_t blocks = (T + kPanelTokens - 1) / kPanelTokens;
-  threads_.parallel_for(panels * blocks, 1, [&](std::int64_t begin, std::int64_t end) {
-    const index::BlasPlace place;
-    for (std::int64_t task = begin; task < end; ++task) {
-      const int r0 = static_cast<int>(task / blocks) * kPanelRows;
-      const int t0 = static_cast<int>(task % blocks) * kPanelTokens;
-      const int t1 = std::min(t0 + kPanelTokens, T);
-      const int r1 = std::min(r0 + kPanelRows, w.rows);
-      if (packed) {
-        multiply_packed_panel(x, w, bias, t0, t1, r0, r1, y);
-      } else {
-        multiply_panel(x, w, bias, t0, t1, r0, r1, y);
-      }
+  threads_.parallel_for(pieces, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t piece = begin; piece < end; ++piece) {
+      const auto after = std::upper_bound(first.begin(), first.end(), piece);
+      const auto at = static_cast<std::size_t>(after - first.begin()) - 1;
+      const Work& work = works[at];
+      const std::int64_t unit = (piece - first[at]) * work.grain;
+      work.run(unit, std::min(unit + work.grain, work.units));
     }
   });
 }

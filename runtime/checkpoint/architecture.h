@@ -40,6 +40,24 @@ class ConfigFields {
   mutable std::set<std::string> read_;
 };
 
+// Says what an expert's output is multiplied by: a softmax over the token's own experts, over all, or the first where
+// norm_topk_prob is true and else the second.
+enum class ExpertShares : std::uint8_t { of_chosen, of_all, as_said };
+
+// The fields of a config.json that say of what its mixtures of experts are made, and what holds where they are absent.
+// num_experts_per_tok is one of them everywhere.
+struct ExpertFields {
+  std::string count_field = "num_experts";
+  int count = 0;  // 0: the architecture has no experts
+  int used = 0;
+  std::string inner_field = "moe_intermediate_size";
+  int inner = 0;
+  ExpertShares shares = ExpertShares::of_chosen;
+  int shared_inner = 0;        // shared_expert_intermediate_size; 0: not read
+  bool some_dense = false;     // mlp_only_layers and decoder_sparse_step say of layers that they have none
+  bool planned_alone = false;  // read to be planned, and not run
+};
+
 // A decoder-only transformer that departs from Llama in parts of ModelConfig: what it takes for granted where its
 // config.json does not say (the defaults of the Hugging Face configuration class), and what it is made of.
 struct Architecture {
@@ -62,6 +80,8 @@ struct Architecture {
   // false or 0 the weights need not have. RoPE is read thereafter, as Llama's: over whole heads, one for all layers.
   // Scales, caps, windows and layers without RoPE that the file gives and this does not read are refused.
   std::function<void(const ConfigFields& fields, ModelConfig& config)> set_parts = {};
+
+  ExpertFields experts = {};  // whose tensors have the names of those of any built-in architecture
 };
 
 // Makes it one of those that read_config() knows, and so every Model of a folder. Tensors have the names of Llama's, or

@@ -11,10 +11,12 @@
 namespace hayloft::runtime {
 namespace {
 
-constexpr std::int64_t most_experts_width = 1 << 14;  // so that what all of them make stays within an int
-
 void set_qwen2(const ConfigFields&, ModelConfig& config) {
   config.qkv_bias = true;
+}
+
+void set_qwen2_moe(const ConfigFields& fields, ModelConfig& config) {
+  config.qkv_bias = fields.boolean("qkv_bias", true);
 }
 
 void set_qwen3(const ConfigFields&, ModelConfig& config) {
@@ -75,11 +77,27 @@ void set_olmo2(const ConfigFields&, ModelConfig& config) {
   config.norms = Norms::after;
 }
 
+void set_olmoe(const ConfigFields& fields, ModelConfig& config) {
+  config.qk_norm = config.qk_norm_whole = true;
+  if (fields.has("clip_qkv")) fields.refuse("clip_qkv", "null: caps are not supported");
+}
+
 // kv_heads, head_dim, max_positions, rope_theta, tied_embeddings, eos_token, rms_norm_eps; whether attention_bias and
-// mlp_bias are read; the activation and the name of its field; the rest.
+// mlp_bias are read; the activation and the name of its field; its parts; its experts.
 std::list<Architecture> built_in() {
   constexpr Activation silu = Activation::silu, gelu = Activation::gelu_tanh;
   constexpr const char* act = "hidden_act";
+  using Shares = ExpertShares;
+  constexpr const char *local = "num_local_experts", *whole = "intermediate_size";  // of one expert
+  const ExpertFields of_mixtral = {local, 8, 2, whole, 14336};
+  const ExpertFields of_qwen3 = {.count = 128, .used = 8, .inner = 768, .shares = Shares::as_said, .some_dense = true};
+  const ExpertFields of_qwen2 = {
+      .count = 60, .used = 4, .inner = 1408, .shares = Shares::as_said, .shared_inner = 5632, .some_dense = true};
+  const ExpertFields of_qwen3_5 = {.count = 256, .used = 8, .inner = 512, .shared_inner = 512};
+  const ExpertFields of_olmoe = {"num_experts", 64, 8, whole, 2048, Shares::as_said};
+  const ExpertFields of_granite = {local, 8, 2, whole, 11008};
+  ExpertFields of_gpt_oss = {local, 128, 4, whole, 2880};
+  of_gpt_oss.planned_alone = true;
   return {
       {"llama", 0, 0, 2048, 1e4, false, 2, 1e-6, true, true},
       {"mistral", 8, 0, 131072, 1e4, false, 2},
@@ -88,14 +106,18 @@ std::list<Architecture> built_in() {
       {"qwen2", 32, 0, 32768, 1e4, false, -1, 1e-6, false, false, silu, act, set_qwen2},
       {"qwen3", 32, 128, 32768, 1e4, false, -1, 1e-6, true, false, silu, act, set_qwen3},
       {"qwen3_5_text", 4, 256, 32768, 1e4, false, -1, 1e-6, true, false, silu, act, set_qwen3_5},
-      {"qwen3_moe", 4, 0, 32768, 1e4, false, -1, 1e-6, true, false, silu, act, set_qwen3},
-      {"qwen3_5_moe_text", 2, 256, 32768, 1e4, false, -1, 1e-6, true, false, silu, act, set_qwen3_5},
-      {"gpt_oss", 8, 64, 131072, 150000, false, -1, 1e-5, true},
       {"smollm3", 4, 0, 32768, 2e6, true, 128001, 1e-6, true, true},
       {"gemma3_text", 4, 256, 131072, 1e6, true, 1, 1e-6, true, false, gelu, "hidden_activation", set_gemma3},
       {"phi3", 0, 0, 4096, 1e4, false, 32000, 1e-5, false, false, silu, act, set_phi3},
       {"granite", 0, 0, 2048, 1e4, false, 2, 1e-6, true, true, silu, act, set_granite},
       {"olmo2", 0, 0, 2048, 1e4, false, 50279, 1e-5, true, false, silu, act, set_olmo2},
+      {"mixtral", 8, 0, 131072, 1e6, false, 2, 1e-5, false, false, silu, act, {}, of_mixtral},
+      {"qwen2_moe", 16, 0, 32768, 1e4, false, -1, 1e-6, false, false, silu, act, set_qwen2_moe, of_qwen2},
+      {"qwen3_moe", 4, 0, 32768, 1e4, false, -1, 1e-6, true, false, silu, act, set_qwen3, of_qwen3},
+      {"qwen3_5_moe_text", 2, 256, 32768, 1e4, false, -1, 1e-6, true, false, silu, act, set_qwen3_5, of_qwen3_5},
+      {"olmoe", 0, 0, 4096, 1e4, false, 50279, 1e-5, true, false, silu, act, set_olmoe, of_olmoe},
+      {"granitemoe", 0, 0, 2048, 1e4, false, 2, 1e-6, true, false, silu, act, set_granite, of_granite},
+      {"gpt_oss", 8, 64, 131072, 150000, false, -1, 1e-5, true, false, silu, act, {}, of_gpt_oss},
   };
 }
 
@@ -142,36 +164,11 @@ const Architecture& find_architecture(const JsonFields& fields) {
     if (const Architecture* found = registry().find(name)) return *found;
     for (const Architecture& each : registry().all) names += (names.empty() ? "" : ", ") + each.name;
   }
-  if (name.find("moe") != std::string::npos || name == "mixtral" || name == "qwen3_next") {
+  if (name.find("moe") != std::string::npos || name == "qwen3_next") {
     fail("{}: model_type {} is a mixture of experts, which hayloft does not run", fields.where(), name);
   }
   fields.refuse("model_type", *fields.find("model_type"),
                 "one of " + names + " for hayloft to run it; a program can add its own by register_architecture()");
-}
-
-bool has_experts(const Architecture& architecture) {
-  return architecture.name == "qwen3_moe" || architecture.name == "qwen3_5_moe_text" || architecture.name == "gpt_oss";
-}
-
-// With the defaults of their configuration classes.
-void read_experts(const JsonFields& fields, ModelConfig& config) {
-  const auto size = [&](const char* name, std::int64_t absent, std::int64_t least = 1) {
-    return static_cast<int>(fields.integer_or(name, absent, least, most_experts_width));
-  };
-  Experts& experts = config.experts;
-  if (config.architecture == "gpt_oss") {
-    experts = {size("num_local_experts", 128), size("num_experts_per_tok", 4), size("intermediate_size", 2880), 0};
-  } else {
-    const bool hybrid = config.architecture == "qwen3_5_moe_text";
-    experts = {size("num_experts", hybrid ? 256 : 128), size("num_experts_per_tok", 8),
-               size("moe_intermediate_size", hybrid ? 512 : 768),
-               hybrid ? size("shared_expert_intermediate_size", 512, 0) : 0};
-  }
-  if (experts.used > experts.count) {
-    fail("{}: num_experts_per_tok {} is more than the {} experts there are", fields.where(), experts.used,
-         experts.count);
-  }
-  config.intermediate_size = experts.used * experts.inner + experts.shared_inner;
 }
 
 const nlohmann::json* ConfigFields::find(const char* name) const {

@@ -17,12 +17,12 @@ constexpr std::int64_t most_token_id = (std::int64_t{1} << 31) - 1;
 void read_shape(const JsonFields& fields, const Architecture& architecture, ModelConfig& config) {
   config.vocab_size = static_cast<int>(fields.integer("vocab_size", 1, most_width * 4));
   config.hidden_size = static_cast<int>(fields.integer("hidden_size", 1, most_width));
-  if (has_experts(architecture)) {
-    read_experts(fields, config);
+  config.layers = static_cast<int>(fields.integer("num_hidden_layers", 1, most_layers));
+  if (architecture.experts.count > 0) {
+    read_experts(fields, architecture.experts, config);
   } else {
     config.intermediate_size = static_cast<int>(fields.integer("intermediate_size", 1, most_width));
   }
-  config.layers = static_cast<int>(fields.integer("num_hidden_layers", 1, most_layers));
   config.query_heads = static_cast<int>(fields.integer("num_attention_heads", 1, most_heads));
 
   const bool one_to_one = architecture.kv_heads == 0 || fields.is_null("num_key_value_heads");
@@ -113,6 +113,10 @@ void read_eos_tokens(const std::filesystem::path& directory, const JsonFields& f
 
 }  // namespace
 
+int ModelConfig::feed_forward_width() const {
+  return experts.count > 0 ? std::max({experts.inner, experts.shared_inner, experts.dense_inner}) : intermediate_size;
+}
+
 LayerKind ModelConfig::kind(int layer) const {
   const auto at = static_cast<std::size_t>(layer);
   if (!recurrent.empty() && recurrent[at]) return LayerKind::recurrent;
@@ -185,6 +189,7 @@ ModelConfig read_config(const std::filesystem::path& directory) {
   limit_to_one_chunk(config, chunk);
   set_rope(config);
   read_eos_tokens(directory, fields, architecture.eos_token, config);
+  refuse_unread_experts(fields, config);
   look_at_unread(fields, config);
   return config;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -23,22 +24,30 @@ enum class LayerKind : std::uint8_t {
   recurrent  // a state of one size (gpu::DeltaState)
 };
 
-// The shape of an MLP that is a mixture of experts; such models are planned and not run.
+// Describes MLPs that are mixtures of experts: a token goes through the experts for which the router gives the largest
+// logits, the smaller one of two that tie, and what they give is weighted by a softmax of these logits.
 struct Experts {
-  int count = 0;         // of a layer; 0: there are none
-  int used = 0;          // of them, for each token
-  int inner = 0;         // of each, what intermediate_size is to an MLP
-  int shared_inner = 0;  // of one that every token goes through
+  int count = 0;                 // of a layer; 0: there are none
+  int used = 0;                  // of them, for each token
+  int inner = 0;                 // of each, what intermediate_size is to an MLP
+  int shared_inner = 0;          // of one that every token goes through, weighted by the sigmoid of a gate; 0: none
+  bool share_of_chosen = true;   // the softmax is over a token's own experts, so that weights sum to one, or over all
+  std::vector<bool> dense = {};  // [layers]: which have an MLP of dense_inner instead; empty: none has
+  int dense_inner = 0;
+  bool planned_alone = false;  // nothing here computes them
+
+  bool in(int layer) const { return count > 0 && (dense.empty() || !dense[static_cast<std::size_t>(layer)]); }
 };
 
 // A decoder-only transformer as its config.json describes it. Architectures: llama, mistral, ministral (a mistral with
-// layer_types), ministral3, qwen2, qwen3, qwen3_5_text, smollm3, gemma3_text, phi3, granite, olmo2; to be planned alone
-// qwen3_moe, qwen3_5_moe_text, gpt_oss; and those of register_architecture() (runtime/checkpoint/architecture.h).
+// layer_types), ministral3, qwen2, qwen3, qwen3_5_text, smollm3, gemma3_text, phi3, granite, olmo2; with experts
+// mixtral, qwen2_moe, qwen3_moe, qwen3_5_moe_text, olmoe, granitemoe; to be planned alone gpt_oss; and those of
+// register_architecture() (runtime/checkpoint/architecture.h).
 struct ModelConfig {
   std::string architecture;  // config.json's model_type
   int vocab_size = 0;
   int hidden_size = 0;
-  int intermediate_size = 0;  // with experts: of those that a token goes through, together
+  int intermediate_size = 0;  // with experts: of those that a token goes through, together, or of a wider dense layer
   Experts experts;
   int layers = 0;
   int query_heads = 0;  // Hq
@@ -86,6 +95,7 @@ struct ModelConfig {
   std::vector<std::string> notes;        // a line each on what the files say and nothing here heeds
 
   int group_size() const { return query_heads / kv_heads; }
+  int feed_forward_width() const;  // the most rows of a matrix of an MLP or of an expert
   LayerKind kind(int layer) const;
   int count(LayerKind kind) const;
   int global_layers() const { return count(LayerKind::global); }  // how many layers have a cache in host memory

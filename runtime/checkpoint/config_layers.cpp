@@ -117,14 +117,21 @@ void read_layers(const JsonFields& fields, ModelConfig& config) {
     const std::optional<std::int64_t> window = read_window(fields, 4096);
     // Every layer slides, unless a later revision of the family says otherwise layer by layer.
     read_layer_types(fields, window, std::vector<bool>(layers, window.has_value()), config);
-  } else if (config.architecture == "qwen2" || config.architecture == "qwen3" || config.architecture == "qwen3_moe") {
+  } else if (config.architecture == "mixtral" || config.architecture == "qwen3_moe") {
+    const bool qwen = config.architecture == "qwen3_moe";
+    const bool used = !qwen || fields.boolean_or("use_sliding_window", false);
+    fields.find("sliding_window");  // which is there in every file of Qwen, and holds where it is used
+    const std::optional<std::int64_t> absent = qwen ? std::optional<std::int64_t>(4096) : std::nullopt;
+    config.sliding_window.assign(layers, used ? read_window(fields, absent).value_or(0) : 0);
+  } else if (config.architecture == "qwen2" || config.architecture == "qwen3" || config.architecture == "qwen2_moe") {
     const bool used = fields.boolean_or("use_sliding_window", false);
     fields.find("sliding_window");  // which is there in every file, and holds where it is used
     const std::optional<std::int64_t> window = used ? read_window(fields, 4096) : std::nullopt;
     const std::int64_t full_layers = fields.integer_or("max_window_layers", 28, 0, most_tokens);
     std::vector<bool> sliding(layers);
     for (std::size_t layer = 0; layer < layers; ++layer) {
-      sliding[layer] = window.has_value() && static_cast<std::int64_t>(layer) >= full_layers;
+      const bool upper = static_cast<std::int64_t>(layer) >= full_layers;
+      sliding[layer] = window.has_value() && (config.architecture == "qwen2_moe" ? !upper && layer % 2 == 0 : upper);
     }
     read_layer_types(fields, window, sliding, config);
   } else if (config.architecture == "qwen3_5_text" || config.architecture == "qwen3_5_moe_text") {
@@ -139,7 +146,8 @@ void read_layers(const JsonFields& fields, ModelConfig& config) {
     for (std::size_t layer = 0; layer < layers; ++layer) sliding[layer] = used && !config.rope[layer];
     // The class masks by layer_types alone; use_sliding_window only chooses the default of the list.
     read_layer_types(fields, window, sliding, config);
-  } else if (config.architecture != "llama" && config.architecture != "granite" && config.architecture != "olmo2") {
+  } else if (config.architecture != "llama" && config.architecture != "granite" && config.architecture != "olmo2" &&
+             config.architecture != "granitemoe" && config.architecture != "olmoe") {
     // For a registered one the file's list holds, and what is not listed is its own business.
     read_layer_types(fields, read_window(fields, std::nullopt), std::vector<bool>(layers), config);
   }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "offload/json_file.h"
@@ -20,10 +21,15 @@ constexpr std::int64_t most_tokens = std::int64_t{1} << 40;
 // Returns the architecture of model_type; it lives as long as the process.
 const Architecture& find_architecture(const JsonFields& fields);
 
-// Returns whether its MLPs are mixtures of experts; of these intermediate_size is that of the experts a token goes
-// through.
-bool has_experts(const Architecture& architecture);
-void read_experts(const JsonFields& fields, ModelConfig& config);
+// Reads what its mixtures of experts are made of. The number of layers has been read. intermediate_size becomes that of
+// what a token goes through.
+void read_experts(const JsonFields& fields, const ExpertFields& has, ModelConfig& config);
+
+// Refuses so many experts that their rows are beyond an int.
+void require_experts(const std::string& where, const ModelConfig& config);
+
+// Refuses fields about experts that nobody has read, by which models compute something else.
+void refuse_unread_experts(const JsonFields& fields, const ModelConfig& config);
 
 // Reads which layers slide, and which have no RoPE. The shape has been read.
 void read_layers(const JsonFields& fields, ModelConfig& config);

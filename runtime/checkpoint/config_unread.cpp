@@ -13,7 +13,7 @@ constexpr std::array<const char*, 3> other_weights = {"quantization_config", "qu
 
 // Fields that say nothing about what a decoder computes of a text: names and versions, training, what is done with the
 // outputs, tokens that the tokenizer knows too, and fields of one architecture that is read by another's rules.
-constexpr std::array<std::string_view, 78> without_effect_in_config = {"architectures",
+constexpr std::array<std::string_view, 79> without_effect_in_config = {"architectures",
                                                                        "transformers_version",
                                                                        "torch_dtype",
                                                                        "dtype",
@@ -31,6 +31,7 @@ constexpr std::array<std::string_view, 78> without_effect_in_config = {"architec
                                                                        "output_hidden_states",
                                                                        "output_router_logits",
                                                                        "router_aux_loss_coef",
+                                                                       "router_jitter_noise",
                                                                        "torchscript",
                                                                        "use_bfloat16",
                                                                        "pruned_heads",

@@ -126,8 +126,10 @@ const ModelConfig& FolderCheckpoint::own_config() {
 CheckpointTensor FolderCheckpoint::at(const std::string& usual_name, std::initializer_list<int> shape) {
   const std::string name = stored_name(usual_name);
   if (!tensors_.contains(name) && usual_name.find(".layers.") != std::string::npos && shape.size() == 2) {
-    if (const auto part = fused_part(usual_name, own_config())) {
-      return rows_of(at(part->name, {part->fused_rows, *(shape.begin() + 1)}), *part);
+    const int columns = *(shape.begin() + 1);
+    if (const auto part = fused_part(usual_name, own_config())) return take_part(*this, *part, columns);
+    for (const FusedPart& place : expert_places(usual_name, own_config())) {
+      if (contains(place.name)) return take_part(*this, place, columns);
     }
   }
   const auto tensor = tensors_.find(name);

@@ -1,6 +1,9 @@
 #include "runtime/checkpoint/fused.h"
 
+#include <charconv>
 #include <cstddef>
+#include <system_error>
+#include <utility>
 
 namespace hayloft::runtime {
 namespace {
@@ -35,6 +38,54 @@ std::optional<FusedPart> fused_part(std::string_view name, const ModelConfig& co
     }
   }
   return std::nullopt;
+}
+
+std::vector<FusedPart> expert_places(std::string_view name, const ModelConfig& config) {
+  const Experts& experts = config.experts;
+  if (experts.count == 0) return {};
+  constexpr std::string_view part = "mlp.", router = "gate.weight", own = "experts.";
+  const std::size_t at = name.find(part);
+  if (at == std::string_view::npos) return {};
+  const std::string block = std::string(name.substr(0, at)) + "block_sparse_moe.";  // by its older name
+  const std::string mlp(name.substr(0, at + part.size()));
+  name.remove_prefix(at + part.size());
+  if (name == router) {
+    return {{block + "gate.weight", 0, experts.count, experts.count},
+            {block + "router.layer.weight", 0, experts.count, experts.count}};
+  }
+  if (!name.starts_with(own)) return {};
+  name.remove_prefix(own.size());
+  int expert = -1;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), expert);
+  if (error != std::errc() || expert < 0 || expert >= experts.count) return {};
+  struct Kind {
+    std::string_view name, older, together, of_block;
+    int which, fused;  // of the matrices of an expert that are side by side in a tensor of all
+  };
+  constexpr Kind kinds[] = {{"gate_proj", ".w1.weight", "gate_up_proj", "input_linear.weight", 0, 2},
+                            {"up_proj", ".w3.weight", "gate_up_proj", "input_linear.weight", 1, 2},
+                            {"down_proj", ".w2.weight", "down_proj", "output_linear.weight", 0, 1}};
+  const std::string_view rest(end, static_cast<std::size_t>(name.data() + name.size() - end));
+  for (const Kind& kind : kinds) {
+    if (rest != "." + std::string(kind.name) + ".weight") continue;
+    const int rows = kind.name == "down_proj" ? config.hidden_size : experts.inner;
+    const auto slice = [&](std::string tensor, int which, int fused) {
+      return FusedPart{std::move(tensor), (expert * fused + which) * rows, rows, experts.count * fused * rows,
+                       experts.count};
+    };
+    const std::string together = (mlp + "experts.").append(kind.together);
+    return {{(block + "experts." + std::to_string(expert)).append(kind.older), 0, rows, rows},
+            slice(together, kind.which, kind.fused),
+            slice(together + ".weight", kind.which, kind.fused),
+            slice(std::string(block).append(kind.of_block), kind.which, kind.fused),
+            slice((mlp + "experts.").append(kind.name).append(".weight"), 0, 1)};
+  }
+  return {};
+}
+
+CheckpointTensor take_part(Checkpoint& checkpoint, const FusedPart& part, int columns) {
+  if (part.experts == 0) return rows_of(checkpoint.at(part.name, {part.fused_rows, columns}), part);
+  return rows_of(checkpoint.at(part.name, {part.experts, part.fused_rows / part.experts, columns}), part);
 }
 
 CheckpointTensor rows_of(const CheckpointTensor& whole, const FusedPart& part) {

@@ -13,7 +13,7 @@ namespace hayloft::runtime {
 namespace {
 
 // Floats per token of the pieces of Activations, in their order.
-std::array<std::int64_t, 10> activation_widths(const ModelConfig& config) {
+std::array<std::int64_t, 13> activation_widths(const ModelConfig& config) {
   const std::int64_t hidden = config.hidden_size;
   const std::int64_t inner = config.intermediate_size;
   const std::int64_t query = static_cast<std::int64_t>(config.query_heads) * config.head_dim;
@@ -21,11 +21,22 @@ std::array<std::int64_t, 10> activation_widths(const ModelConfig& config) {
   const gpu::DeltaShape& delta = config.delta;  // all zero where no layer is recurrent
   const std::int64_t values = delta.values();
   const std::int64_t kv_or_steps = std::max<std::int64_t>(kv, delta.value_heads);
+  const Experts& experts = config.experts;
+  const std::int64_t ways = experts.used;  // 0 where there are none
   const std::int64_t gates = std::max(config.attention_gate ? query : 0, values);
-  return {hidden,      hidden,      std::max(query, delta.channels()),
-          kv_or_steps, kv_or_steps, std::max(query, values),
-          inner,       inner,       hidden,
-          gates};
+  return {hidden,
+          hidden,
+          std::max(query, delta.channels()),
+          kv_or_steps,
+          kv_or_steps,
+          std::max(query, values),
+          inner,
+          inner,
+          hidden,
+          gates,
+          experts.count > 0 ? experts.count + 1 : 0,
+          ways * hidden,
+          (ways + (experts.shared_inner > 0 ? 1 : 0)) * hidden};
 }
 
 constexpr std::int32_t no_layer = std::numeric_limits<std::int32_t>::max();  // has a NaN or an infinity
@@ -49,7 +60,7 @@ std::uint64_t workspace_bytes(const ModelConfig& config, int T) {
 
 gpu::ScratchShape scratch_shape(const ModelConfig& config, int T) {
   const int values = static_cast<int>(config.delta.values());
-  return {T, config.query_heads, config.head_dim, std::max({config.hidden_size, config.intermediate_size, values})};
+  return {T, config.query_heads, config.head_dim, std::max({config.hidden_size, config.feed_forward_width(), values})};
 }
 
 Model::Model(Checkpoint& checkpoint, gpu::Backend& backend, WeightForm form, const RopeOverrides& rope)
@@ -87,7 +98,8 @@ Model::Activations Model::prepare(Workspace& workspace, int T) const {
     pieces[i] = next;
     next += widths[i] * workspace.capacity;
   }
-  return {pieces[0], pieces[1], pieces[2], pieces[3], pieces[4], pieces[5], pieces[6], pieces[7], pieces[8], pieces[9]};
+  return {pieces[0], pieces[1], pieces[2], pieces[3],  pieces[4],  pieces[5], pieces[6],
+          pieces[7], pieces[8], pieces[9], pieces[10], pieces[11], pieces[12]};
 }
 
 void Model::forward(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, Want want,

@@ -134,10 +134,15 @@ class Model {
     float* k;            // [T][Hkv d]
     float* v;            // [T][Hkv d]
     float* mixed;        // [T][Hq d], what attention returns
-    float* gate;         // [T][intermediate]
-    float* up;           // [T][intermediate]
+    float* gate;         // [T][intermediate]; [T used][inner], [T][shared inner] of experts
+    float* up;           // likewise
     float* delta;        // [T][hidden], added to the residual stream
     float* output_gate;  // [T][Hq d] where attention has gates; [T][values]
+    // Where layers have experts: a token's logits of the router and of the gate; its inputs to each of its experts;
+    // what these give, and the one of all tokens behind those of all.
+    float* routed;          // [T][experts], [T]
+    float* gathered;        // [T used][hidden]
+    float* expert_outputs;  // [T used][hidden], [T][hidden]
   };
   void check_ids(std::span<const std::int32_t> tokens) const;
   void clear_flag(NanFlag& flag) const;
@@ -173,6 +178,8 @@ class Model {
   void output(Workspace& workspace, const Activations& act, const float* hidden, int rows) const;
   void flag_logits(const float* logits, int rows, const NanFlag& flag) const;
   void mlp(int layer, const Activations& act, float* hidden, int rows) const;
+  void activate(const Activations& act, std::int64_t n) const;
+  void mix_experts(int layer, const Activations& act, const float* input, int rows) const;
   void embed(const std::int32_t* tokens, int T, float* hidden) const;
   void scale(float* x, std::int64_t n, float factor) const;
   const float* normed(const float* x, const float* norm, const Activations& act, int rows) const;

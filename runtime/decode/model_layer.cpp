@@ -223,19 +223,27 @@ void Model::flag_logits(const float* logits, int rows, const NanFlag& flag) cons
                            flag.device.as<std::int32_t>(), backend_->stream());
 }
 
+// What comes through the gates goes on: act.gate [n] = f(act.gate) * act.up.
+void Model::activate(const Activations& act, std::int64_t n) const {
+  if (config_.activation == Activation::silu) {
+    backend_->silu_mul(act.gate, act.up, n, backend_->stream());
+  } else {
+    backend_->gelu_mul(act.gate, act.up, n, backend_->stream());
+  }
+}
+
 void Model::mlp(int layer, const Activations& act, float* hidden, int rows) const {
   const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
   const gpu::Stream stream = backend_->stream();
   const float* const input = normed(hidden, w.mlp_norm, act, rows);
-  backend_->matmul(input, rows, w.gate, w.gate_bias, act.gate, stream);
-  backend_->matmul(input, rows, w.up, w.up_bias, act.up, stream);
-  const std::int64_t inner = static_cast<std::int64_t>(rows) * config_.intermediate_size;
-  if (config_.activation == Activation::silu) {
-    backend_->silu_mul(act.gate, act.up, inner, stream);
+  if (config_.experts.in(layer)) {
+    mix_experts(layer, act, input, rows);
   } else {
-    backend_->gelu_mul(act.gate, act.up, inner, stream);
+    backend_->matmul(input, rows, w.gate, w.gate_bias, act.gate, stream);
+    backend_->matmul(input, rows, w.up, w.up_bias, act.up, stream);
+    activate(act, std::int64_t{rows} * w.gate.rows);
+    backend_->matmul(act.gate, rows, w.down, w.down_bias, act.delta, stream);
   }
-  backend_->matmul(act.gate, rows, w.down, w.down_bias, act.delta, stream);
   add_residual(hidden, w.output_norm, act, rows);
 }
 

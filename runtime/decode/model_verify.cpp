@@ -7,7 +7,7 @@
 namespace hayloft::runtime {
 
 int Model::verified_at_once() const {
-  int widest = std::max({config_.hidden_size, config_.intermediate_size, config_.query_heads * config_.head_dim});
+  int widest = std::max({config_.hidden_size, config_.feed_forward_width(), config_.query_heads * config_.head_dim});
   if (config_.count(LayerKind::recurrent) > 0) widest = std::max(widest, static_cast<int>(config_.delta.values()));
   return backend_->tokens_verified_at_once(widest);
 }

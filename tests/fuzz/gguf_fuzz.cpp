@@ -34,6 +34,7 @@ void use_config(const gguf::Parsed& parsed) {
   const int kinds =
       config.count(LayerKind::global) + config.count(LayerKind::sliding) + config.count(LayerKind::recurrent);
   if (kinds != config.layers) std::abort();
+  if (config.experts.used > config.experts.count || config.intermediate_size < 1) std::abort();
   if (config.count(LayerKind::recurrent) > 0 && config.delta.kept_floats() < 1) std::abort();
 }
 

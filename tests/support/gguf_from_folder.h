@@ -27,6 +27,7 @@ class GgufFromFolder {
     add("output_norm.weight", "model.norm.weight");
     if (!config_.tied_embeddings) add("output.weight", "lm_head.weight");
     write_rope();
+    const auto checkpoint = runtime::Checkpoint::open(folder);
     for (int layer = 0; layer < config_.layers; ++layer) {
       for (const auto& [own, theirs] : names()) {
         for (const char* end : {".weight", ".bias"}) {
@@ -35,6 +36,7 @@ class GgufFromFolder {
         }
       }
       if (config_.kind(layer) == runtime::LayerKind::recurrent) add_delta(layer);
+      if (config_.experts.in(layer)) add_experts(*checkpoint, layer);
     }
     for (const char* norm : {"enorm", "hnorm"}) {
       if (hybrid()) write_floats("blk." + std::to_string(config_.layers) + ".nextn." + norm + ".weight", {1, 2, 3});
@@ -62,10 +64,12 @@ class GgufFromFolder {
     return list;
   }
 
-  bool hybrid() const { return config_.architecture == "qwen3_5_text"; }
+  bool hybrid() const { return config_.count(runtime::LayerKind::recurrent) > 0; }
   std::string architecture() const {
-    if (hybrid()) return "qwen35";
-    if (config_.architecture == "mistral") return "llama";
+    if (hybrid()) return config_.experts.count > 0 ? "qwen35moe" : "qwen35";
+    if (config_.architecture == "mistral" || config_.architecture == "mixtral") return "llama";
+    if (config_.architecture == "qwen3_moe") return "qwen3moe";
+    if (config_.architecture == "qwen2_moe") return "qwen2moe";
     if (config_.architecture == "gemma3_text") return "gemma3";
     return config_.architecture == "ministral3" ? "mistral3" : config_.architecture;
   }
@@ -79,7 +83,15 @@ class GgufFromFolder {
     set("block_count", config_.layers + (hybrid() ? 1 : 0));
     set("context_length", config_.max_positions);
     set("embedding_length", config_.hidden_size);
-    set("feed_forward_length", config_.intermediate_size);
+    const runtime::Experts& experts = config_.experts;
+    const bool own_width = architecture().starts_with("qwen");
+    set("feed_forward_length", experts.count == 0 ? config_.intermediate_size : own_width ? 77 : experts.inner);
+    if (experts.count > 0) {
+      set("expert_count", experts.count);
+      set("expert_used_count", experts.used);
+      if (own_width) set("expert_feed_forward_length", experts.inner);
+      if (experts.shared_inner > 0) set("expert_shared_feed_forward_length", experts.shared_inner);
+    }
     set("attention.head_count", config_.query_heads);
     set("attention.head_count_kv", config_.kv_heads);
     set("attention.key_length", config_.head_dim);
@@ -92,7 +104,7 @@ class GgufFromFolder {
       for (const std::int64_t window : config_.sliding_window) slides.push_back(window > 0);
       image.set("gemma3.attention.sliding_window_pattern", slides);
     }
-    if (config_.architecture == "granite") {
+    if (config_.architecture.starts_with("granite")) {
       set_number("embedding_scale", config_.embedding_scale);
       set_number("residual_scale", config_.residual_scale);
       set_number("attention.scale", config_.attention_scale);
@@ -121,7 +133,7 @@ class GgufFromFolder {
       listed += GgufImage::raw(static_cast<std::uint8_t>(recurrent));
     }
     listed += '\0';  // the block behind
-    if (!by_interval) image.pair("qwen35.attention.recurrent_layers", 9, listed);
+    if (!by_interval) image.pair(architecture() + ".attention.recurrent_layers", 9, listed);
   }
 
   void write_rope() {
@@ -164,6 +176,41 @@ class GgufFromFolder {
         runtime::rope_table({.base = rope.base, .dimensions = rope.dimensions}, 0).inverse_frequency;
     for (std::size_t i = 0; i < factors.size(); ++i) factors[i] /= config_.global_table.inverse_frequency[i];
     write_floats("rope_freqs.weight", factors);
+  }
+
+  // Adds the matrices of all experts of a layer, of each kind in one tensor.
+  void add_experts(runtime::Checkpoint& checkpoint, int layer) {
+    const std::string own = "blk." + std::to_string(layer) + ".ffn_";
+    const std::string theirs = "model.layers." + std::to_string(layer) + ".mlp.";
+    const runtime::Experts& experts = config_.experts;
+    const auto hidden = static_cast<std::uint64_t>(config_.hidden_size);
+    const auto inner = static_cast<std::uint64_t>(experts.inner), count = static_cast<std::uint64_t>(experts.count);
+    const auto bytes_of = [](const runtime::CheckpointTensor& tensor) {
+      return std::string(reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size());
+    };
+    const auto add_kind = [&](const char* kind, std::uint64_t rows, std::uint64_t cols) {
+      std::string all;
+      std::uint32_t type = 0;
+      for (int i = 0; i < experts.count; ++i) {
+        const std::string name = theirs + "experts." + std::to_string(i) + "." + kind + "_proj.weight";
+        const auto tensor = checkpoint.at(name, {static_cast<int>(rows), static_cast<int>(cols)});
+        type = static_cast<std::uint32_t>(tensor.type);
+        all += bytes_of(tensor);
+      }
+      image.tensor(own + kind + "_exps.weight", {cols, rows, count}, type, all);
+    };
+    add_kind("gate", inner, hidden);
+    add_kind("up", inner, hidden);
+    add_kind("down", hidden, inner);
+    const auto router = checkpoint.at(theirs + "gate.weight", {experts.count, config_.hidden_size});
+    image.tensor(own + "gate_inp.weight", {hidden, count}, static_cast<std::uint32_t>(router.type), bytes_of(router));
+    if (experts.shared_inner == 0) return;
+    for (const char* kind : {"gate", "up", "down"}) {
+      add(own + kind + "_shexp.weight", theirs + "shared_expert." + kind + "_proj.weight");
+    }
+    const runtime::TensorView& gate = file_.at(theirs + "shared_expert_gate.weight");
+    image.tensor(own + "gate_inp_shexp.weight", {hidden}, type_of(gate),
+                 std::string(reinterpret_cast<const char*>(gate.data.data()), gate.data.size()));
   }
 
   // Adds a layer of gated delta rules: everything that belongs to value head h comes where llama.cpp has head h.

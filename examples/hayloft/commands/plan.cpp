@@ -65,8 +65,8 @@ class PlanCommand : public Command {
     add_size(app, "--vocab", shape_.vocab, "With --shape [128256]");
     add_text(
         app, "--weight-type", "TYPE", [this](const std::string& text) { weight_type_ = read_type(text); },
-        "With --shape, -m DIR/config.json or a mixture of experts: what the matrices are, as GGUF names it: Q4_K ... "
-        "[F16]");
+        "With --shape, -m DIR/config.json or a model that is planned alone: what the matrices are, as GGUF names it: "
+        "Q4_K ... [F16]");
     common(app, Section::model, {"--shape"});
     advanced(app, Section::model, {"--hidden", "--intermediate", "--vocab", "--weight-type"});
     add_context_lengths_option(app, lengths_);
@@ -143,17 +143,17 @@ class PlanCommand : public Command {
       const auto checkpoint = runtime::Checkpoint::open(model_);
       request_.config = checkpoint->config();
       runtime::set_rope(request_.config, rope_);
-      const bool experts = request_.config.experts.count > 0;
-      if (weight_type_ && !experts) fail("--weight-type: {} has weights of its own; leave it out", model_);
-      request_.weights = experts ? counted_weights() : runtime::weight_sizes(*checkpoint, machine_.weights);
-      if (experts) {
+      const bool alone = request_.config.experts.planned_alone;
+      if (weight_type_ && !alone) fail("--weight-type: {} has weights of its own; leave it out", model_);
+      request_.weights = alone ? counted_weights() : runtime::weight_sizes(*checkpoint, machine_.weights);
+      if (alone) {
         add_counted_weights();
       } else {
         add_weights([&](runtime::WeightForm form) { return runtime::weight_sizes(*checkpoint, form); });
       }
       request_.tokenizer_file_bytes = runtime::tokenizer_bytes(model_);
     }
-    if (request_.config.experts.count > 0) {
+    if (request_.config.experts.planned_alone) {
       note("note: {} is a mixture of experts, which hayloft does not run; this is what it would take\n",
            request_.config.architecture);
     }

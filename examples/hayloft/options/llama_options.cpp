@@ -42,7 +42,7 @@ constexpr Habit habits[] = {
     {{"-mu", "--model-url", ""}, "nothing is downloaded; -m names a GGUF file or a folder that is there"},
     {{"--keep", "", ""}, "nothing is dropped from a context; --attn window:sinks=N attends to its first tokens"},
     {{"--no-context-shift", "--context-shift", ""}, "nothing is dropped from a context; leave it out"},
-    {{"-ncmoe", "--n-cpu-moe", "--cpu-moe"}, "mixtures of experts are planned (hayloft plan) but not run"},
+    {{"-ncmoe", "--n-cpu-moe", "--cpu-moe"}, "experts lie where the other weights do: in host memory by --device cpu"},
     {{"-ot", "--override-tensor", ""}, "weights lie on the device and keys and values in host memory; leave it out"},
     {{"--no-warmup", "--warmup", ""}, "nothing is run beforehand; leave it out"},
 };

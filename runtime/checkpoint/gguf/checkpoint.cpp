@@ -18,17 +18,35 @@ namespace {
 using Renamed = std::pair<std::string_view, std::string_view>;  // Hugging Face's name, GGUF's
 
 constexpr std::string_view layer_prefix = "model.layers.";
-constexpr std::array<Renamed, 19> in_layer = {{
-    {"input_layernorm", "attn_norm"},        {"self_attn.qkv_proj", "attn_qkv"},
-    {"self_attn.q_proj", "attn_q"},          {"self_attn.k_proj", "attn_k"},
-    {"self_attn.v_proj", "attn_v"},          {"self_attn.o_proj", "attn_output"},
-    {"self_attn.q_norm", "attn_q_norm"},     {"self_attn.k_norm", "attn_k_norm"},
-    {"mlp.gate_proj", "ffn_gate"},           {"mlp.up_proj", "ffn_up"},
-    {"mlp.gate_up_proj", "ffn_up"},          {"mlp.down_proj", "ffn_down"},
-    {"linear_attn.in_proj_qkv", "attn_qkv"}, {"linear_attn.in_proj_z", "attn_gate"},
-    {"linear_attn.in_proj_a", "ssm_alpha"},  {"linear_attn.in_proj_b", "ssm_beta"},
-    {"linear_attn.conv1d", "ssm_conv1d"},    {"linear_attn.norm", "ssm_norm"},
+constexpr std::array<Renamed, 28> in_layer = {{
+    {"input_layernorm", "attn_norm"},
+    {"self_attn.qkv_proj", "attn_qkv"},
+    {"self_attn.q_proj", "attn_q"},
+    {"self_attn.k_proj", "attn_k"},
+    {"self_attn.v_proj", "attn_v"},
+    {"self_attn.o_proj", "attn_output"},
+    {"self_attn.q_norm", "attn_q_norm"},
+    {"self_attn.k_norm", "attn_k_norm"},
+    {"mlp.gate_proj", "ffn_gate"},
+    {"mlp.up_proj", "ffn_up"},
+    {"mlp.gate_up_proj", "ffn_up"},
+    {"mlp.down_proj", "ffn_down"},
+    {"linear_attn.in_proj_qkv", "attn_qkv"},
+    {"linear_attn.in_proj_z", "attn_gate"},
+    {"linear_attn.in_proj_a", "ssm_alpha"},
+    {"linear_attn.in_proj_b", "ssm_beta"},
+    {"linear_attn.conv1d", "ssm_conv1d"},
+    {"linear_attn.norm", "ssm_norm"},
     {"linear_attn.out_proj", "ssm_out"},
+    {"mlp.gate", "ffn_gate_inp"},
+    {"mlp.experts.gate_proj", "ffn_gate_exps"},
+    {"mlp.experts.up_proj", "ffn_up_exps"},
+    {"mlp.experts.down_proj", "ffn_down_exps"},
+    {"mlp.experts.gate_up_proj", "ffn_gate_up_exps"},
+    {"mlp.shared_expert.gate_proj", "ffn_gate_shexp"},
+    {"mlp.shared_expert.up_proj", "ffn_up_shexp"},
+    {"mlp.shared_expert.down_proj", "ffn_down_shexp"},
+    {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
 }};
 constexpr std::array<Renamed, 2> whole_in_layer = {{
     {"linear_attn.A_log", "ssm_a"},
@@ -98,7 +116,10 @@ class GgufCheckpoint final : public Checkpoint {
 
   CheckpointTensor at(const std::string& name, std::initializer_list<int> shape) override {
     if (const auto part = fused_part(name, config_); part && shape.size() == 2) {
-      return rows_of(at(part->name, {part->fused_rows, *(shape.begin() + 1)}), *part);
+      return take_part(*this, *part, *(shape.begin() + 1));
+    }
+    for (const FusedPart& place : expert_places(name, config_)) {
+      if (contains(place.name)) return take_part(*this, place, *(shape.begin() + 1));
     }
     const std::string own = own_name(name);
     const gguf::Tensor* tensor = file_.find(own);

@@ -11,9 +11,13 @@ namespace hayloft::runtime::gguf {
 namespace {
 
 constexpr std::int64_t most_gguf_experts_width = 1 << 14;
+constexpr std::int64_t most_gguf_expert_rows = (std::int64_t{1} << 31) - 1;
+
+constexpr const char* own_width = "expert_feed_forward_length";
+constexpr const char* shared_width = "feed_forward_length";  // that of an MLP elsewhere
 
 constexpr GgufArchitecture gguf_architectures[] = {
-    {.name = "llama", .pairs = true},
+    {.name = "llama", .pairs = true, .expert_width = shared_width, .experts_everywhere = false},
     {.name = "mistral3", .pairs = true},
     {.name = "qwen2"},
     {.name = "qwen3", .qk_norm = true},
@@ -23,9 +27,12 @@ constexpr GgufArchitecture gguf_architectures[] = {
     {.name = "olmo2", .qk_norm = true, .norms = Norms::after, .window_pattern = 4},
     {.name = "smollm3", .pairs = true, .rope_free_interval = 4},
     {.name = "qwen35", .qk_norm = true},
-    {.name = "qwen3moe", .qk_norm = true},
-    {.name = "qwen35moe", .qk_norm = true},
-    {.name = "gpt-oss", .window_pattern = 2},
+    {.name = "qwen2moe", .expert_width = own_width, .share_of_chosen = false},
+    {.name = "qwen3moe", .qk_norm = true, .expert_width = own_width},
+    {.name = "qwen35moe", .qk_norm = true, .expert_width = own_width},
+    {.name = "olmoe", .qk_norm = true, .expert_width = shared_width, .share_of_chosen = false},
+    {.name = "granitemoe", .pairs = true, .expert_width = shared_width},
+    {.name = "gpt-oss", .expert_width = own_width, .planned_alone = true, .window_pattern = 2},
 };
 
 // Refuses a file of another architecture.
@@ -72,34 +79,63 @@ class Reader {
     return static_cast<int>(keys_.same_in_layers(name, config.layers, 1, most));
   }
 
-  // Reads those of models that are planned and not run.
-  void read_experts(ModelConfig& config) const {
-    const auto size = [&](const char* name, std::int64_t absent) {
-      return static_cast<int>(keys_.integer_or(name, absent, absent, most_gguf_experts_width));
+  // Reads how wide the MLPs are, and of what experts they are made.
+  void read_feed_forward(ModelConfig& config) const {
+    const auto size = [&](const char* name, std::int64_t least) {
+      return static_cast<int>(keys_.integer_or(name, 0, least, most_gguf_experts_width));
     };
-    const int count = size("expert_count", 0);
-    if (!keys_.is("qwen3moe") && !keys_.is("qwen35moe") && !keys_.is("gpt-oss")) {
-      if (count > 0) {
-        keys_.refuse("expert_count", fmt::format("0: {} is no mixture of experts here", architecture_.name));
-      }
+    const GgufArchitecture& has = architecture_;
+    const bool always = has.expert_width && has.experts_everywhere;
+    Experts& experts = config.experts;
+    experts.count = size("expert_count", always ? 1 : 0);
+    if (experts.count == 0 && always) keys_.integer("expert_count", 1, most_gguf_experts_width);
+    if (experts.count > 0 && !has.expert_width) {
+      keys_.refuse("expert_count", fmt::format("0: {} is no mixture of experts here", has.name));
+    }
+    if (experts.count == 0) {
       config.intermediate_size = of_layers(config, "feed_forward_length", most_channels);
       return;
     }
     keys_.find("feed_forward_length");  // of layers that have no experts, and there are none
-    config.experts = {std::max(count, 1), of_layers(config, "expert_used_count", most_gguf_experts_width),
-                      of_layers(config, "expert_feed_forward_length", most_gguf_experts_width),
-                      size("expert_shared_feed_forward_length", 0)};
-    if (config.experts.used > config.experts.count) {
-      keys_.refuse("expert_used_count", fmt::format("at most expert_count, {}", config.experts.count));
+    experts.used = of_layers(config, "expert_used_count", most_gguf_experts_width);
+    experts.inner = of_layers(config, has.expert_width, most_gguf_experts_width);
+    experts.share_of_chosen = has.share_of_chosen;
+    experts.planned_alone = has.planned_alone;
+    if (keys_.is("qwen35moe") || keys_.is("qwen2moe"))
+      experts.shared_inner = size("expert_shared_feed_forward_length", 0);
+    if (experts.used > experts.count) {
+      keys_.refuse("expert_used_count", fmt::format("at most expert_count, {}", experts.count));
     }
-    config.intermediate_size = config.experts.used * config.experts.inner + config.experts.shared_inner;
+    if (std::int64_t{experts.count} * std::max(2 * experts.inner, config.hidden_size) > most_gguf_expert_rows) {
+      keys_.refuse("expert_count", "fewer, for experts of that size");
+    }
+    config.intermediate_size = experts.used * experts.inner + experts.shared_inner;
+    refuse_other_routers(config);
+  }
+
+  // Keys by which other architectures choose or weigh their experts otherwise.
+  void refuse_other_routers(const ModelConfig& config) const {
+    const auto refuse_unless = [&](const char* key, double neutral, const char* expected) {
+      const double value = keys_.nonzero_or(key, neutral);
+      if (value != neutral)
+        keys_.refuse(key, fmt::format("{} or absent for the architecture {}", expected, keys_.architecture()));
+    };
+    refuse_unless("expert_weights_scale", 1, "1");
+    refuse_unless("expert_gating_func", 1, "1 (softmax)");
+    refuse_unless("expert_group_count", 1, "1");
+    refuse_unless("leading_dense_block_count", 0, "0");
+    if (config.experts.shared_inner == 0) refuse_unless("expert_shared_feed_forward_length", 0, "0");
+    if (keys_.boolean_or("expert_weights_norm", config.experts.share_of_chosen) != config.experts.share_of_chosen) {
+      keys_.refuse("expert_weights_norm", fmt::format("{} or absent for the architecture {}",
+                                                      config.experts.share_of_chosen, keys_.architecture()));
+    }
   }
 
   void read_shape(ModelConfig& config) const {
     keys_.find("nextn_predict_layers");
     config.layers = integer("block_count", most_blocks) - blocks_behind(metadata_);
     config.hidden_size = integer("embedding_length", most_channels);
-    read_experts(config);
+    read_feed_forward(config);
     config.query_heads = of_layers(config, "attention.head_count", most_heads_of_layer);
     config.kv_heads = keys_.contains("attention.head_count_kv")
                           ? of_layers(config, "attention.head_count_kv", most_heads_of_layer)
@@ -132,7 +168,7 @@ class Reader {
 
   void read_parts(ModelConfig& config) const {
     if (keys_.is("phi3")) config.fused = true;
-    if (keys_.is("olmo2")) config.qk_norm_whole = true;
+    if (keys_.is("olmo2") || keys_.is("olmoe")) config.qk_norm_whole = true;
     if (keys_.is("qwen35") || keys_.is("qwen35moe")) read_delta(config);
     if (keys_.is("gemma3")) {
       config.activation = Activation::gelu_tanh;
@@ -144,7 +180,7 @@ class Reader {
         if (keys_.contains(cap) && !keys_.is_zero(cap)) keys_.refuse(cap, "absent: caps are not supported");
       }
     }
-    if (keys_.is("granite")) {
+    if (keys_.is("granite") || keys_.is("granitemoe")) {
       config.embedding_scale = static_cast<float>(keys_.nonzero_or("embedding_scale", 1));
       config.residual_scale = static_cast<float>(keys_.nonzero_or("residual_scale", 1));
       config.attention_scale = static_cast<float>(keys_.nonzero_or("attention.scale", 0));

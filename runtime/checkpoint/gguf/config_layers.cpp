@@ -58,8 +58,9 @@ void read_gguf_layers(const Keys& keys, ModelConfig& config) {
                     keys.file(), keys.architecture(), window));
   }
   if (keys.is("qwen35") || keys.is("qwen35moe")) read_recurrent_blocks(keys, config);
-  // A switch of this architecture alone; in others the key says how a model was trained.
-  const bool rotates = keys.boolean_or("rope.scaling.finetuned", true) || !keys.is("granite");
+  // A switch of these architectures alone; in others the key says how a model was trained.
+  const bool rotates =
+      keys.boolean_or("rope.scaling.finetuned", true) || !(keys.is("granite") || keys.is("granitemoe"));
   config.rope.assign(layers, rotates);
   const auto interval = static_cast<std::size_t>(architecture.rope_free_interval);
   for (std::size_t layer = 0; interval > 0 && layer < layers; ++layer) {

@@ -28,15 +28,16 @@ WeightSizes sizes_of(const Weights& weights, const ModelConfig& config) {
     sizes.weights_per_step[matrix.packing.bits] += static_cast<std::uint64_t>(share_read * elements);
   };
   multiplied(weights.output, 1);
-  const Experts& experts = config.experts;
-  const double all = static_cast<double>(experts.count) * experts.inner + experts.shared_inner;
-  const double share = experts.count > 0 ? config.intermediate_size / all : 1;  // that a token goes through
+  // A token goes through some of the experts.
+  const double share = config.experts.count > 0 ? static_cast<double>(config.experts.used) / config.experts.count : 1;
   for (const LayerWeights& w : weights.layers) {
-    for (const gpu::Matrix& matrix :
-         {w.q, w.k, w.v, w.o, w.output_gate, w.delta.inputs, w.delta.step, w.delta.rate, w.router}) {
+    for (const gpu::Matrix& matrix : {w.q, w.k, w.v, w.o, w.output_gate, w.delta.inputs, w.delta.step, w.delta.rate,
+                                      w.gate, w.up, w.down, w.experts.router, w.experts.shared_gate}) {
       multiplied(matrix, 1);
     }
-    for (const gpu::Matrix& matrix : {w.gate, w.up, w.down}) multiplied(matrix, share);
+    for (const auto* matrices : {&w.experts.gate, &w.experts.up, &w.experts.down}) {
+      for (const gpu::Matrix& matrix : *matrices) multiplied(matrix, share);
+    }
   }
   return sizes;
 }
@@ -91,9 +92,26 @@ void take_delta(const std::string& prefix, const ModelConfig& config, WeightUplo
   delta.layer.eps = config.rms_norm_eps;
 }
 
+void take_experts(const std::string& mlp, const ModelConfig& config, WeightUpload& upload, LayerWeights& layer) {
+  const int hidden = config.hidden_size;
+  const Experts& experts = config.experts;
+  layer.experts.router = upload.unquantised(mlp + "gate.weight", experts.count, hidden);
+  for (int i = 0; i < experts.count; ++i) {
+    const std::string expert = fmt::format("{}experts.{}.", mlp, i);
+    layer.experts.gate.push_back(upload.matrix(expert + "gate_proj.weight", experts.inner, hidden));
+    layer.experts.up.push_back(upload.matrix(expert + "up_proj.weight", experts.inner, hidden));
+    layer.experts.down.push_back(upload.matrix(expert + "down_proj.weight", hidden, experts.inner));
+  }
+  if (experts.shared_inner == 0) return;
+  const std::string shared = mlp + "shared_expert.";
+  layer.experts.shared_gate = upload.unquantised(mlp + "shared_expert_gate.weight", 1, hidden);
+  layer.gate = upload.matrix(shared + "gate_proj.weight", experts.shared_inner, hidden);
+  layer.up = upload.matrix(shared + "up_proj.weight", experts.shared_inner, hidden);
+  layer.down = upload.matrix(shared + "down_proj.weight", hidden, experts.shared_inner);
+}
+
 LayerWeights layer_weights(int index, const ModelConfig& config, WeightUpload& upload) {
   const int hidden = config.hidden_size;
-  const int inner = config.intermediate_size;
   const std::string prefix = fmt::format("model.layers.{}.", index);
   const std::string mlp = prefix + "mlp.";
 
@@ -113,14 +131,11 @@ LayerWeights layer_weights(int index, const ModelConfig& config, WeightUpload& u
     if (config.norms == Norms::both) layer.mlp_norm = norm(prefix + "pre_feedforward_layernorm.weight", hidden);
     layer.output_norm = norm(prefix + "post_feedforward_layernorm.weight", hidden);
   }
-  if (config.experts.count > 0) {  // counted alone
-    const int all = config.experts.count * config.experts.inner + config.experts.shared_inner;
-    layer.router = upload.matrix(mlp + "gate.weight", config.experts.count, hidden);
-    layer.gate = upload.matrix(mlp + "experts.gate", all, hidden);
-    layer.up = upload.matrix(mlp + "experts.up", all, hidden);
-    layer.down = upload.matrix(mlp + "experts.down", hidden, all);
+  if (config.experts.in(index)) {
+    take_experts(mlp, config, upload, layer);
     return layer;
   }
+  const int inner = config.experts.count > 0 ? config.experts.dense_inner : config.intermediate_size;
   layer.gate = upload.matrix(mlp + "gate_proj.weight", inner, hidden);
   layer.up = upload.matrix(mlp + "up_proj.weight", inner, hidden);
   layer.down = upload.matrix(mlp + "down_proj.weight", hidden, inner);
@@ -193,9 +208,9 @@ void refuse_unread(const Checkpoint& checkpoint, const ModelConfig& config) {
       checkpoint.path(), names.size(), names.size() == 1 ? "" : "s", config.architecture, list);
 }
 
-// There is no operation for them here.
-void refuse_experts(const Checkpoint& checkpoint, const ModelConfig& config) {
-  if (config.experts.count == 0) return;
+// Some are known to be planned alone.
+void refuse_planned_alone(const Checkpoint& checkpoint, const ModelConfig& config) {
+  if (!config.experts.planned_alone) return;
   fail("{}: {} is a mixture of experts, which hayloft does not run; hayloft plan says what it would take",
        checkpoint.path(), config.architecture);
 }
@@ -234,7 +249,7 @@ const char* name(WeightForm form) {
 }
 
 Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend, WeightForm form) {
-  refuse_experts(checkpoint, config);
+  refuse_planned_alone(checkpoint, config);
   Weights weights = take_weights(&checkpoint, form, {}, config, &backend);
   weights.notes.insert(weights.notes.begin(), config.notes.begin(), config.notes.end());
   offload::check_mapped_files();
@@ -243,7 +258,7 @@ Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, gpu::Bac
 
 WeightSizes weight_sizes(Checkpoint& checkpoint, WeightForm form) {
   const ModelConfig config = checkpoint.config();
-  refuse_experts(checkpoint, config);
+  refuse_planned_alone(checkpoint, config);
   return sizes_of(take_weights(&checkpoint, form, {}, config, nullptr), config);
 }
 

@@ -26,6 +26,15 @@ struct DeltaWeights {
   gpu::DeltaLayer layer;
 };
 
+// The weights of a mixture of experts. Beside it, gate, up and down of the layer are those of the expert that every
+// token goes through, where there is one.
+struct ExpertWeights {
+  gpu::Matrix router;                 // [experts][hidden]
+  std::vector<gpu::Matrix> gate, up;  // [experts]: [inner][hidden]
+  std::vector<gpu::Matrix> down;      // [experts]: [hidden][inner]
+  gpu::Matrix shared_gate;            // [1][hidden]: what weights the expert of all
+};
+
 // A model's weights in device memory, in the dtype of the checkpoint (f32, f16 or bf16) or the one that the backend
 // made of it (Backend::convert_weights); norms and biases as f32. Null pointers stand for what the architecture does
 // not have.
@@ -33,7 +42,7 @@ struct LayerWeights {
   gpu::Matrix q, k, v, o;         // [Hq d][hidden], [Hkv d][hidden], [Hkv d][hidden], [hidden][Hq d]
   gpu::Matrix output_gate;        // [Hq d][hidden]: attention's gates
   gpu::Matrix gate, up, down;     // [intermediate][hidden] twice, [hidden][intermediate]
-  gpu::Matrix router;             // [experts][hidden], where the others are those of all experts
+  ExpertWeights experts;          // of a layer that has them
   const float* q_bias = nullptr;  // [Hq d]
   const float* k_bias = nullptr;  // [Hkv d]
   const float* v_bias = nullptr;  // [Hkv d]

@@ -118,6 +118,58 @@ TEST_F(CpuMatmul, MatmulIsTheSameBitForBitOnOneThreadAndOnMany) {
   }
 }
 
+TEST_F(CpuMatmul, ProductsTogetherAreThoseAloneToTheBit) {
+  const TypedMatrix wide(gpu::DType::bf16, 1000, 512, 4), narrow(gpu::DType::f32, 3, 512, 5),
+      one(gpu::DType::f16, 1, 8, 6);
+  const gpu::Matrix* const matrices[] = {&wide.matrix, &narrow.matrix, &one.matrix, &wide.matrix, &narrow.matrix};
+  const int tokens[] = {3, 1, 9, 700, 0};
+  const auto x = normal(std::size_t{700} * 512, 7);
+  std::vector<std::vector<float>> together, alone;
+  std::vector<gpu::MatrixProduct> products;
+  for (std::size_t i = 0; i < std::size(tokens); ++i) {
+    together.emplace_back(static_cast<std::size_t>(tokens[i] * matrices[i]->rows));
+    alone.push_back(together.back());
+    backend->matmul(x.data(), tokens[i], *matrices[i], nullptr, alone[i].data(), {});
+  }
+  for (std::size_t i = 0; i < std::size(tokens); ++i) {
+    products.push_back({x.data(), tokens[i], matrices[i], together[i].data()});
+  }
+  backend->multiply_each(products, {});
+  EXPECT_EQ(together, alone);
+  const offload::Threads many(5);
+  gpu::make_cpu_backend(many)->multiply_each(products, {});
+  EXPECT_EQ(together, alone);
+  backend->gpu::Backend::multiply_each(products, {});  // what backends do that have no other way
+  EXPECT_EQ(together, alone);
+  backend->multiply_each({}, {});
+}
+
+TEST_F(CpuMatmul, RowsAreGatheredAndSummedInTheirOrder) {
+  for (const int cols : {5, 40, 20000}) {
+    const auto x = normal(static_cast<std::size_t>(4 * cols), 8);
+    const std::vector<std::int32_t> rows{2, 0, 2, 3, 1, 0};
+    const std::vector<float> weights{0.5f, -1.25f, 3, 0.1f, 1, 0};
+    std::vector<float> gathered(rows.size() * static_cast<std::size_t>(cols)), other(gathered.size());
+    backend->gather_rows(x.data(), rows, cols, gathered.data(), {});
+    backend->gpu::Backend::gather_rows(x.data(), rows, cols, other.data(), {});
+    EXPECT_EQ(gathered, other);
+    const auto n = static_cast<std::size_t>(cols);
+    std::vector<float> expected(4 * n), sums(4 * n), by_default(4 * n);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const auto row = static_cast<std::size_t>(rows[i]);
+      for (std::size_t c = 0; c < n; ++c) {
+        EXPECT_EQ(gathered[i * n + c], x[row * n + c]);
+        volatile float product = weights[i] * x[row * n + c];  // rounded
+        expected[row * n + c] += product;
+      }
+    }
+    backend->sum_rows(gathered.data(), rows, weights, 4, cols, sums.data(), {});
+    backend->gpu::Backend::sum_rows(other.data(), rows, weights, 4, cols, by_default.data(), {});
+    EXPECT_EQ(sums, expected);
+    EXPECT_EQ(by_default, expected);
+  }
+}
+
 TEST_F(CpuMatmul, EmbedTakesTheTokensRowsAndRefusesATokenOutsideTheTable) {
   for (const auto type : {gpu::DType::f32, gpu::DType::f16, gpu::DType::bf16}) {
     const TypedMatrix table(type, 50, 24, 6);

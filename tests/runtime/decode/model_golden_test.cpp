@@ -145,7 +145,9 @@ INSTANTIATE_TEST_SUITE_P(Of, ModelGolden,
                          ::testing::Values("llama", "llama-llama3", "llama-linear-sharded", "mistral-sliding", "qwen2",
                                            "qwen2-sliding", "qwen3", "smollm3", "gemma3", "gemma3-older", "phi3",
                                            "phi3-short", "ministral3", "ministral3-dynamic", "granite", "olmo2",
-                                           "qwen2-yarn", "llama-yarn", "llama-dynamic", "qwen3_5", "qwen3_5-listed"),
+                                           "qwen2-yarn", "llama-yarn", "llama-dynamic", "qwen3_5", "qwen3_5-listed",
+                                           "qwen2_moe", "qwen3_moe", "qwen3_moe-dense", "mixtral", "olmoe",
+                                           "granitemoe", "qwen3_5_moe"),
                          test::by_value);
 
 }  // namespace

@@ -95,7 +95,7 @@ class SessionOverRanksTest : public SessionTest {
 };
 
 TEST_F(SessionOverRanksTest, RanksAnswerAsOneMachine) {
-  for (const char* name : {"llama", "mistral-sliding", "gemma3", "smollm3", "qwen3_5"}) {
+  for (const char* name : {"llama", "mistral-sliding", "gemma3", "smollm3", "qwen3_5", "qwen3_moe"}) {
     const Model of(goldens / name, *backend);
     const auto tokens = random_tokens(230, of.config().vocab_size, 11);
     const auto prompt = std::span(tokens).first(200), forced = std::span(tokens).subspan(200);

@@ -104,7 +104,8 @@ TEST_P(PlanTest, BytesAndElementsAreThoseThatARealStepCounts) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, PlanTest, ::testing::Values("llama", "mistral-sliding", "smollm3"), test::by_value);
+INSTANTIATE_TEST_SUITE_P(Models, PlanTest, ::testing::Values("llama", "mistral-sliding", "smollm3", "qwen3_moe"),
+                         test::by_value);
 
 TEST(PlanOfASavedContext, IsNotLessThanItsFileWithEveryCheckpointItKeeps) {
   const test::TemporaryFolder folder;

@@ -1,0 +1,66 @@
+// The feed-forward part of layers that are mixtures of experts.
+#include <cmath>
+
+#include "runtime/decode/model.h"
+#include "runtime/decode/router.h"
+
+namespace hayloft::runtime {
+
+// What the experts of `rows` tokens make of input [rows][hidden], in act.delta. The router's choice comes to the host.
+// Tokens of an expert are multiplied together, and one alone straight from the input; a token's experts are added in
+// ascending order, the one that all tokens go through last.
+void Model::mix_experts(int layer, const Activations& act, const float* input, int rows) const {
+  const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
+  const Experts& experts = config_.experts;
+  const gpu::Stream stream = backend_->stream();
+  const auto all = static_cast<std::size_t>(rows) * static_cast<std::size_t>(experts.count);
+  const bool shared = experts.shared_inner > 0;
+  backend_->matmul(input, rows, w.experts.router, nullptr, act.routed, stream);
+  if (shared) backend_->matmul(input, rows, w.experts.shared_gate, nullptr, act.routed + all, stream);
+  std::vector<float> routed(all + (shared ? static_cast<std::size_t>(rows) : 0));
+  backend_->to_host(routed.data(), act.routed, routed.size() * sizeof(float), stream);
+
+  const std::vector<ExpertTokens> chosen = route(routed.data(), rows, experts);
+  std::vector<std::int32_t> tokens;
+  std::vector<float> weights;
+  for (const ExpertTokens& each : chosen) {
+    tokens.insert(tokens.end(), each.tokens.begin(), each.tokens.end());
+    weights.insert(weights.end(), each.weights.begin(), each.weights.end());
+  }
+  if (rows > 1) backend_->gather_rows(input, tokens, config_.hidden_size, act.gathered, stream);
+
+  // One product for each expert with `x` [way][cols] of the ways of tokens through experts.
+  std::vector<gpu::MatrixProduct> products;
+  const auto multiply = [&](const std::vector<gpu::Matrix>& matrices, const float* x, float* y) {
+    for (const ExpertTokens& each : chosen) {
+      const gpu::Matrix& matrix = matrices[static_cast<std::size_t>(each.expert)];
+      const int n = static_cast<int>(each.tokens.size());
+      products.push_back({x, n, &matrix, y});
+      if (x != input) x += std::int64_t{n} * matrix.cols;
+      y += std::int64_t{n} * matrix.rows;
+    }
+  };
+  const auto ways = static_cast<std::int64_t>(tokens.size());
+  const std::int64_t routed_inner = ways * experts.inner, routed_outputs = ways * config_.hidden_size;
+  multiply(w.experts.gate, rows > 1 ? act.gathered : input, act.gate);
+  multiply(w.experts.up, rows > 1 ? act.gathered : input, act.up);
+  if (shared) {
+    products.push_back({input, rows, &w.gate, act.gate + routed_inner});
+    products.push_back({input, rows, &w.up, act.up + routed_inner});
+  }
+  backend_->multiply_each(products, stream);
+  activate(act, routed_inner + std::int64_t{rows} * experts.shared_inner);
+  products.clear();
+  multiply(w.experts.down, act.gate, act.expert_outputs);
+  if (shared) {
+    products.push_back({act.gate + routed_inner, rows, &w.down, act.expert_outputs + routed_outputs});
+    for (std::int32_t t = 0; t < rows; ++t) {
+      tokens.push_back(t);
+      weights.push_back(1 / (1 + std::exp(-routed[all + static_cast<std::size_t>(t)])));
+    }
+  }
+  backend_->multiply_each(products, stream);
+  backend_->sum_rows(act.expert_outputs, tokens, weights, rows, config_.hidden_size, act.delta, stream);
+}
+
+}  // namespace hayloft::runtime
