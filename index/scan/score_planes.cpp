@@ -136,14 +136,21 @@ void weigh_planes(const HeadQuery& query, const HeadWeights& heads, const std::b
   }
 }
 
-HWY_INLINE Sum add_where(Sum sum, const std::byte* bits, int lane, Sum weight) {
+// Which of the sum_lanes tokens from `lane` on have their bit set.
+HWY_INLINE hn::Mask<D16> bits_at(const std::byte* bits, int lane) {
   const auto* const at = reinterpret_cast<const std::uint8_t*>(bits) + lane / 8;
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-  return Sum{_mm512_mask_add_epi16(sum.raw, hn::LoadMaskBits(D16(), at).raw, sum.raw, weight.raw)};
-#elif HWY_TARGET == HWY_SCALAR
-  return (*at >> (lane % 8) & 1) != 0 ? hn::Add(sum, weight) : sum;
+#if HWY_TARGET == HWY_SCALAR
+  return hn::MaskFromVec(hn::Set(D16(), static_cast<std::int16_t>((*at >> (lane % 8) & 1) != 0 ? -1 : 0)));
 #else
-  return hn::Add(sum, hn::IfThenElseZero(hn::LoadMaskBits(D16(), at), weight));
+  return hn::LoadMaskBits(D16(), at);
+#endif
+}
+
+HWY_INLINE Sum add_where(hn::Mask<D16> mask, Sum sum, Sum weight) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  return Sum{_mm512_mask_add_epi16(sum.raw, mask.raw, sum.raw, weight.raw)};
+#else
+  return hn::Add(sum, hn::IfThenElseZero(mask, weight));
 #endif
 }
 
@@ -151,7 +158,8 @@ HWY_INLINE Sum add_where(Sum sum, const std::byte* bits, int lane, Sum weight) {
 template <int heads, int units>
 HWY_INLINE void add_planes(const std::byte* const* planes, int count, std::ptrdiff_t offset, const GroupWeights& group,
                            float* scores, std::ptrdiff_t stride) {
-  constexpr int vectors = units * unit_sums < 4 ? units * unit_sums : 4;  // that the registers hold
+  constexpr int together = HWY_TARGET > HWY_AVX3 && heads > 2 ? 2 : 4;  // vectors that the registers hold
+  constexpr int vectors = units * unit_sums < together ? units * unit_sums : together;
   const D16 d;
   const D df;
   const hn::Rebind<std::int16_t, D> halves;
@@ -164,13 +172,17 @@ HWY_INLINE void add_planes(const std::byte* const* planes, int count, std::ptrdi
     const std::uint32_t* weights = group.weights;
     for (int i = 0; i < count; ++i, weights += heads_together) {
       const std::byte* const bits = planes[i] + offset;
+      Sum weight[heads];
       for (int h = 0; h < heads; ++h) {
 #if HWY_TARGET == HWY_SCALAR
-        const Sum weight = hn::Set(d, static_cast<std::int16_t>(weights[h]));
+        weight[h] = hn::Set(d, static_cast<std::int16_t>(weights[h]));
 #else
-        const Sum weight = hn::BitCast(d, hn::Set(hn::Repartition<std::uint32_t, D16>(), weights[h]));
+        weight[h] = hn::BitCast(d, hn::Set(hn::Repartition<std::uint32_t, D16>(), weights[h]));
 #endif
-        for (int v = 0; v < vectors; ++v) sums[h][v] = add_where(sums[h][v], bits, first + v * sum_lanes, weight);
+      }
+      for (int v = 0; v < vectors; ++v) {
+        const auto mask = bits_at(bits, first + v * sum_lanes);
+        for (int h = 0; h < heads; ++h) sums[h][v] = add_where(mask, sums[h][v], weight[h]);
       }
     }
     for (int h = 0; h < heads; ++h) {
