@@ -7,6 +7,7 @@
 #include "python/src/model.h"
 #include "runtime/context/column_choice.h"
 #include "runtime/context/reading_note.h"
+#include "runtime/decode/drafting.h"
 #include "runtime/fidelity/attention_statement.h"
 #include "runtime/machine/profile.h"
 #include "runtime/tokenizer/text_stream.h"
@@ -122,6 +123,50 @@ class OpenSession {
     const std::int32_t drawn = session_.next(token, sampler);
     tokens_.push_back(token);
     return drawn;
+  }
+
+  // Decodes `token` and what follows, several tokens a pass, and returns what was drawn: `most` tokens, or as many as
+  // come up to one of `ends`. All but the last of them are in the session then.
+  std::pair<std::vector<std::int32_t>, runtime::DraftFigures> draft(std::int32_t token, runtime::Sampler& sampler,
+                                                                    int most, const std::vector<std::int32_t>& ends,
+                                                                    const std::string& drafts) {
+    const Use use(*this);
+    const runtime::DraftOptions options = runtime::parse_draft(drafts);
+    if (attn_ != "dense") {
+      fail("draft: drafts are verified by exact attention: set attn to 'dense', which is '{}', or leave draft out",
+           attn_);
+    }
+    if (model_->model.backend().tokens_verified_at_once(1) <= 1) {
+      fail("draft: the {} backend verifies one token at a time as yet: leave draft out",
+           model_->model.backend().name());
+    }
+    if (options.self) {
+      const auto method = runtime::make_method(*options.self, model_->model.config().head_dim);
+      session_.prepare(*method);
+      session_.set_draft_method(method);
+    }
+    runtime::Drafting drafting(options);
+    drafting.read(tokens_);
+    drafting.read({&token, 1});
+    tokens_.push_back(token);
+    std::vector<std::int32_t> drawn;
+    bool ended = false;
+    try {
+      while (!ended && static_cast<int>(drawn.size()) < most) {
+        check_signals();
+        drafting.next(session_, sampler, most - static_cast<int>(drawn.size()), [&](std::int32_t next) {
+          drawn.push_back(next);
+          tokens_.push_back(next);
+          ended = std::ranges::find(ends, next) != ends.end();
+          return !ended;
+        });
+      }
+    } catch (...) {
+      tokens_.resize(static_cast<std::size_t>(session_.tokens()));
+      throw;
+    }
+    tokens_.resize(static_cast<std::size_t>(session_.tokens()));
+    return {drawn, drafting.figures()};
   }
 
   std::vector<float> score(const std::vector<std::int32_t>& tokens) {
@@ -243,6 +288,23 @@ void bind_session(py::module_& module) {
       .def("set_method", &OpenSession::set_method, unlocked)
       .def("append", &OpenSession::append, unlocked)
       .def("next", &OpenSession::next, unlocked)
+      .def("draft",
+           [](OpenSession& session, std::int32_t token, runtime::Sampler& sampler, int most,
+              const std::vector<std::int32_t>& ends, const std::string& drafts) {
+             std::pair<std::vector<std::int32_t>, runtime::DraftFigures> made;
+             {
+               const py::gil_scoped_release released;
+               made = session.draft(token, sampler, most, ends, drafts);
+             }
+             const runtime::DraftFigures& figures = made.second;
+             py::dict counts;
+             counts["passes"] = figures.passes;
+             counts["tokens"] = figures.tokens;
+             counts["drafted"] = figures.drafted;
+             counts["accepted"] = figures.accepted;
+             counts["link_bytes"] = figures.link_bytes;
+             return py::make_tuple(std::move(made.first), counts);
+           })
       .def("save", &OpenSession::save, unlocked)
       .def("audit", &OpenSession::audit, unlocked, py::keep_alive<0, 1>())  // which keeps the model
       .def("step",

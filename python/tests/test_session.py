@@ -28,6 +28,27 @@ def test_generates_what_the_program_does(model, model_path, program, method, row
     assert session.counters.elements > 0 and session.counters.total("link") >= 0
 
 
+@pytest.mark.parametrize("draft", ["lookup", "self:topk:k=16", "lookup,self"])
+def test_drafts_change_no_token(model, draft):
+    alone = model.session(block_tokens=16)
+    wanted = alone.generate(PROMPT, 40)
+    session = model.session(block_tokens=16)
+    assert session.generate(PROMPT, 40, draft=draft) == wanted
+    assert session.tokens == alone.tokens and len(session) == len(session.tokens)
+    assert session.attention == "exact"
+    assert 0 < session.drafts["passes"] <= session.drafts["tokens"] and session.drafts["accepted"] > 0
+    sampled = hayloft.Sampling(temperature=0.8, seed=3)
+    assert (session.generate([28], 20, sampling=sampled, draft=draft)
+            == alone.generate([28], 20, sampling=sampled))
+
+
+def test_drafts_are_refused_where_they_are_not_verified(model):
+    with pytest.raises(hayloft.Error, match="set attn to 'dense'"):
+        model.session(attn="sparq:r=16:k=32").generate(PROMPT, 4, draft="lookup")
+    with pytest.raises(hayloft.Error, match="draft"):
+        model.session().generate(PROMPT, 4, draft="guess")
+
+
 def test_a_fork_goes_its_own_way(model):
     session = model.session().append(PROMPT)
     fork = session.fork()
