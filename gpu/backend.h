@@ -57,12 +57,13 @@ inline std::uint64_t bytes_of(const Matrix& matrix) {
          static_cast<std::uint64_t>(bytes_of(matrix.type));
 }
 
-// One of several products: y [T][w->rows] = x [T][w->cols] W^T.
+// One of several products: y [T][w->rows] = x [T][w->cols] W^T + bias [w->rows] (bias may be null).
 struct MatrixProduct {
   const float* x = nullptr;
   int T = 0;
   const Matrix* w = nullptr;
   float* y = nullptr;
+  const float* bias = nullptr;
 };
 
 // Rotary position embedding, half-split layout: component i pairs with i + pairs. angle = position *

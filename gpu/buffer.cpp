@@ -32,7 +32,7 @@ std::shared_ptr<std::byte> Backend::host_memory(std::uint64_t bytes) {
 }
 
 void Backend::multiply_each(std::span<const MatrixProduct> products, Stream stream) {
-  for (const MatrixProduct& each : products) matmul(each.x, each.T, *each.w, nullptr, each.y, stream);
+  for (const MatrixProduct& each : products) matmul(each.x, each.T, *each.w, each.bias, each.y, stream);
 }
 
 void Backend::gather_rows(const float* x, std::span<const std::int32_t> rows, int cols, float* y, Stream stream) {

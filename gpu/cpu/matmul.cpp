@@ -231,7 +231,7 @@ void CpuBackend::multiply_each(std::span<const MatrixProduct> products, Stream) 
   std::int64_t pieces = 0;
   for (const MatrixProduct& each : products) {
     if (each.T <= 0 || each.w->rows <= 0) continue;
-    works.push_back(work_of(each.x, each.T, *each.w, nullptr, each.y, products_));
+    works.push_back(work_of(each.x, each.T, *each.w, each.bias, each.y, products_));
     first.push_back(pieces);
     pieces += works.back().pieces();
   }

@@ -42,10 +42,11 @@ constexpr int kVectorsAtOnce = kRows / static_cast<int>(hn::MaxLanes(F32())) >= 
 
 // Asks for what is some 2 KiB behind a chunk: the processor's own prefetching leaves a third of the rate at which one
 // thread reads.
-HWY_INLINE void prefetch_ahead(const Packing& packing, const std::byte* chunk) {
-  constexpr int kLine = 64, kAhead = 32;  // in lines
-  const int lines = static_cast<int>(packing.chunk_bytes() + kLine - 1) / kLine;
-  for (int i = 0; i < lines; ++i) hwy::Prefetch(chunk + (kAhead + i) * kLine);
+template <int kBits>
+HWY_INLINE void prefetch_ahead(const std::byte* chunk) {
+  constexpr int kLine = 64, kAhead = 32;                                             // in lines
+  constexpr int kLines = static_cast<int>(Packing{kBits}.code_bytes()) / kLine + 1;  // and the scales
+  for (int i = 0; i < kLines; ++i) hwy::Prefetch(chunk + (kAhead + i) * kLine);
 }
 
 // body(first column, chunk, factors) for each chunk of the columns [begin, end) of a tile; V vectors of rows.

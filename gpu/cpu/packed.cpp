@@ -120,7 +120,7 @@ HWY_INLINE void tile_products(F32 d, const Codes& codes, const Packing& packing,
     for (F32Vec& start : of_token) start = hn::Zero(d);
   each_chunk<V>(
       d, packing, tile, lane, 0, cols, [&](int column, const std::byte* chunk, const Factors(&factors)[V]) HWY_ATTR {
-        if (lane == 0) prefetch_ahead(packing, chunk);
+        if (lane == 0) prefetch_ahead<Codes::form.bits>(chunk);
         const float* const xs = x + column;
         const std::byte* const scales = chunk + Codes::form.code_bytes();
         const std::byte* const minima = scales + packing.scale_bytes();
@@ -278,7 +278,7 @@ void multiply(const float* x, const float* sums, int tokens, const Matrix& w, in
       }
     }
     for_each_run(tokens, [&](auto run, int q) HWY_ATTR {
-      constexpr int kVectors = run() == 1 ? kVectorsAtOnce : 1;
+      constexpr int kVectors = run() == 1 && Codes::form.bits == 4 ? kVectorsAtOnce : 1;  // that registers hold
       for (int lane = 0; lane < kRows; lane += kVectors * static_cast<int>(hn::Lanes(d))) {
         tile_products<run(), kVectors>(d, codes, w.packing, from, lane, x + static_cast<std::size_t>(q) * w.cols,
                                        w.cols, sums + (w.packing.minimum ? static_cast<std::size_t>(q) * groups : 0),

@@ -102,8 +102,9 @@ void refuse_unread_experts(const JsonFields& fields, const ModelConfig& config) 
     if (found == std::end(meanings)) continue;
     const nlohmann::json* const value = fields.find(name.c_str());
     if (!value || *value == found->neutral) continue;
-    fields.refuse(name.c_str(), *value,
-                  fmt::format("{} or absent: {} computes nothing else here", found->neutral.dump(), config.architecture));
+    fields.refuse(
+        name.c_str(), *value,
+        fmt::format("{} or absent: {} computes nothing else here", found->neutral.dump(), config.architecture));
   }
 }
 

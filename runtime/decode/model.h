@@ -166,7 +166,7 @@ class Model {
   void advance_again(Cache& cache, Workspace& workspace, const Activations& act, int T, int kept) const;
   void project_delta(int layer, const float* input, int T, const Activations& act) const;
   void project_gate(int layer, const float* input, int rows, const Activations& act) const;
-  void project_kv(int layer, const float* input, int T, const Activations& act) const;
+  void project_heads(int layer, const float* input, int T, bool and_q, const Activations& act) const;
   void project_q(int layer, const float* input, int T, const Activations& act) const;
   void norm_heads(float* x, int tokens, int heads, const float* weight) const;
   void append(int layer, Cache& cache, const Activations& act, int T) const;

@@ -17,7 +17,7 @@ void Model::attend(int layer, Cache& cache, Workspace& workspace, const Activati
     advance(layer, cache, workspace, act, input, T, rows);
     return;
   }
-  project_kv(layer, input, T, act);
+  project_heads(layer, input, T, rows == T, act);
   append(layer, cache, act, T);
   const gpu::CacheView view = cache.view(layer);
   const LayerStep at{*backend_,     backend_->stream(),  layer, view,
@@ -25,7 +25,7 @@ void Model::attend(int layer, Cache& cache, Workspace& workspace, const Activati
   int queries = rows;  // of the newest positions
   if (rows < T && config_.kind(layer) == LayerKind::global) queries = std::max(rows, policy.queries_wanted(at));
   if (queries == 0) return;
-  project_q(layer, input + (T - queries) * H, queries, act);
+  if (rows < T) project_q(layer, input + (T - queries) * H, queries, act);
   rotate_and_scale_q(layer, act.q, queries, position + T - queries);
   mix(at, act.q, queries, rows, act.mixed, policy);
   if (rows == 0) return;
@@ -48,11 +48,11 @@ void Model::advance(int layer, Cache& cache, Workspace& workspace, const Activat
 
 void Model::project_delta(int layer, const float* input, int T, const Activations& act) const {
   const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
-  const gpu::Stream stream = backend_->stream();
-  backend_->matmul(input, T, w.delta.inputs, nullptr, act.q, stream);
-  backend_->matmul(input, T, w.delta.step, nullptr, act.k, stream);
-  backend_->matmul(input, T, w.delta.rate, nullptr, act.v, stream);
-  backend_->matmul(input, T, w.output_gate, nullptr, act.output_gate, stream);
+  const gpu::MatrixProduct products[] = {{input, T, &w.delta.inputs, act.q},
+                                         {input, T, &w.delta.step, act.k},
+                                         {input, T, &w.delta.rate, act.v},
+                                         {input, T, &w.output_gate, act.output_gate}};
+  backend_->multiply_each(products, backend_->stream());
 }
 
 // The gates of what the newest `rows` positions attend to, where there are any.
@@ -70,12 +70,14 @@ void Model::norm_heads(float* x, int tokens, int heads, const float* weight) con
                      backend_->stream());
 }
 
-void Model::project_kv(int layer, const float* input, int T, const Activations& act) const {
+// K and V of T positions, and their queries with `and_q`.
+void Model::project_heads(int layer, const float* input, int T, bool and_q, const Activations& act) const {
   const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
-  const gpu::Stream stream = backend_->stream();
-  backend_->matmul(input, T, w.k, w.k_bias, act.k, stream);
-  backend_->matmul(input, T, w.v, w.v_bias, act.v, stream);
+  const gpu::MatrixProduct products[] = {
+      {input, T, &w.k, act.k, w.k_bias}, {input, T, &w.v, act.v, w.v_bias}, {input, T, &w.q, act.q, w.q_bias}};
+  backend_->multiply_each(std::span(products).first(and_q ? 3 : 2), backend_->stream());
   norm_heads(act.k, T, config_.kv_heads, w.k_norm);
+  if (and_q) norm_heads(act.q, T, config_.query_heads, w.q_norm);
 }
 
 void Model::project_q(int layer, const float* input, int T, const Activations& act) const {
@@ -239,8 +241,9 @@ void Model::mlp(int layer, const Activations& act, float* hidden, int rows) cons
   if (config_.experts.in(layer)) {
     mix_experts(layer, act, input, rows);
   } else {
-    backend_->matmul(input, rows, w.gate, w.gate_bias, act.gate, stream);
-    backend_->matmul(input, rows, w.up, w.up_bias, act.up, stream);
+    const gpu::MatrixProduct products[] = {{input, rows, &w.gate, act.gate, w.gate_bias},
+                                           {input, rows, &w.up, act.up, w.up_bias}};
+    backend_->multiply_each(products, stream);
     activate(act, std::int64_t{rows} * w.gate.rows);
     backend_->matmul(act.gate, rows, w.down, w.down_bias, act.delta, stream);
   }

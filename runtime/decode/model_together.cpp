@@ -62,8 +62,7 @@ void Model::forward_together(std::span<ModelStep> steps, Workspace& workspace) c
       if (recurrent) {
         project_delta(layer, input, rows, act);
       } else {
-        project_kv(layer, input, rows, act);
-        project_q(layer, input, rows, act);
+        project_heads(layer, input, rows, true, act);
         project_gate(layer, input, rows, act);
       }
       std::vector<gpu::AttendStep> left;  // to be attended together
