@@ -27,7 +27,8 @@ std::vector<ExpertTokens> route(const float* logits, int T, const Experts& exper
     const float largest = logits[order.front()];
     const auto share = [&](int expert) { return std::exp(logits[expert] - largest); };
     float sum = 0;
-    std::for_each(order.begin(), experts.share_of_chosen ? used : order.end(), [&](int expert) { sum += share(expert); });
+    std::for_each(order.begin(), experts.share_of_chosen ? used : order.end(),
+                  [&](int expert) { sum += share(expert); });
     std::for_each(order.begin(), used, [&](int expert) {
       all[static_cast<std::size_t>(expert)].tokens.push_back(t);
       all[static_cast<std::size_t>(expert)].weights.push_back(share(expert) / sum);
