@@ -49,6 +49,10 @@ void read_experts(const JsonFields& fields, const ExpertFields& has, ModelConfig
   if (has.shared_inner > 0) experts.shared_inner = size("shared_expert_intermediate_size", has.shared_inner, 0);
   experts.share_of_chosen = has.shares == ExpertShares::as_said ? fields.boolean_or("norm_topk_prob", false)
                                                                 : has.shares == ExpertShares::of_chosen;
+  if (fields.boolean_or("norm_topk_prob", experts.share_of_chosen) != experts.share_of_chosen) {
+    fields.refuse("norm_topk_prob", !experts.share_of_chosen,
+                  fmt::format("{} or absent for the architecture {}", experts.share_of_chosen, config.architecture));
+  }
   experts.planned_alone = has.planned_alone;
   if (experts.used > experts.count) {
     fail("{}: num_experts_per_tok {} is more than the {} experts there are", fields.where(), experts.used,
@@ -82,7 +86,6 @@ void refuse_unread_experts(const JsonFields& fields, const ModelConfig& config) 
       {"num_shared_experts", 0},
       {"shared_intermediate_size", 0},
       {"shared_expert_intermediate_size", 0},
-      {"norm_topk_prob", config.experts.share_of_chosen},
       {"mlp_only_layers", nlohmann::json::array()},
       {"decoder_sparse_step", 1},
       {"first_k_dense_replace", 0},

@@ -34,7 +34,7 @@ std::array<std::int64_t, 13> activation_widths(const ModelConfig& config) {
           inner,
           hidden,
           gates,
-          experts.count > 0 ? experts.count + 1 : 0,
+          experts.count > 0 ? aligned_width(experts.count) + 4 : 0,
           ways * hidden,
           (ways + (experts.shared_inner > 0 ? 1 : 0)) * hidden};
 }

@@ -17,6 +17,11 @@
 
 namespace hayloft::runtime {
 
+// Returns so many numbers rounded up to 16 bytes of them, so that what follows rows of them is aligned.
+constexpr std::int64_t aligned_width(std::int64_t numbers) {
+  return (numbers + 3) / 4 * 4;
+}
+
 // The positions whose logits are wanted. `none` lets the last layer stop at K and V: nothing later needs the rest.
 enum class Want : std::uint8_t { none, last, all };
 
@@ -140,7 +145,7 @@ class Model {
     float* output_gate;  // [T][Hq d] where attention has gates; [T][values]
     // Where layers have experts: a token's logits of the router and of the gate; its inputs to each of its experts;
     // what these give, and the one of all tokens behind those of all.
-    float* routed;          // [T][experts], [T]
+    float* routed;          // [T][experts], and [T] behind [T][aligned_width(experts)]
     float* gathered;        // [T used][hidden]
     float* expert_outputs;  // [T used][hidden], [T][hidden]
   };

@@ -13,11 +13,11 @@ void Model::mix_experts(int layer, const Activations& act, const float* input, i
   const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
   const Experts& experts = config_.experts;
   const gpu::Stream stream = backend_->stream();
-  const auto all = static_cast<std::size_t>(rows) * static_cast<std::size_t>(experts.count);
   const bool shared = experts.shared_inner > 0;
+  const auto gates = static_cast<std::size_t>(rows) * static_cast<std::size_t>(aligned_width(experts.count));
   backend_->matmul(input, rows, w.experts.router, nullptr, act.routed, stream);
-  if (shared) backend_->matmul(input, rows, w.experts.shared_gate, nullptr, act.routed + all, stream);
-  std::vector<float> routed(all + (shared ? static_cast<std::size_t>(rows) : 0));
+  if (shared) backend_->matmul(input, rows, w.experts.shared_gate, nullptr, act.routed + gates, stream);
+  std::vector<float> routed(gates + (shared ? static_cast<std::size_t>(rows) : 0));
   backend_->to_host(routed.data(), act.routed, routed.size() * sizeof(float), stream);
 
   const std::vector<ExpertTokens> chosen = route(routed.data(), rows, experts);
@@ -56,7 +56,7 @@ void Model::mix_experts(int layer, const Activations& act, const float* input, i
     products.push_back({act.gate + routed_inner, rows, &w.down, act.expert_outputs + routed_outputs});
     for (std::int32_t t = 0; t < rows; ++t) {
       tokens.push_back(t);
-      weights.push_back(1 / (1 + std::exp(-routed[all + static_cast<std::size_t>(t)])));
+      weights.push_back(1 / (1 + std::exp(-routed[gates + static_cast<std::size_t>(t)])));
     }
   }
   backend_->multiply_each(products, stream);
