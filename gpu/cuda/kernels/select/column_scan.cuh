@@ -62,9 +62,11 @@ struct CachedRuns {
 
   __device__ static std::uint64_t offset(std::uint32_t place) { return place & ~kPlaceFlags; }
   __device__ static bool fills(std::uint32_t place) { return (place & kFilled) != 0 && blockIdx.z == 0; }
-  // `elsewhere`, or so many bytes into the slot that holds the run.
+  // `elsewhere`, or so many bytes into the slot that holds the run; in a kernel behind the one that fills slots
+  // (`filled`), also into one that it has filled.
+  template <bool filled = false>
   __device__ const std::byte* from(std::uint32_t place, std::uint64_t within, const std::byte* elsewhere) const {
-    return (place & kHeld) != 0 ? base + offset(place) + within : elsewhere;
+    return (place & (filled ? kHeld | kFilled : kHeld)) != 0 ? base + offset(place) + within : elsewhere;
   }
 };
 
@@ -110,9 +112,10 @@ __device__ inline void fetch_scales(const ColumnSource& source, int head, const 
 }
 
 // s[h][i] = sum over the chosen components, in their order, of weight times the lane's i-th token: one fused
-// multiply-add each. `scale_of` is the lane's scale in each component's row of kTileScales. With `cached`, `within` is
-// how far into a column the lane's tokens lie, and `live` whether it has any. Called by whole warps.
-template <offload::ColumnFormat format, int G, bool Cached>
+// multiply-add each. `scale_of` is the lane's scale in each component's row of `scales`. With `cached`, `within` is how
+// far into a column the lane's tokens lie, and `live` whether it has any; slots are filled, or (`filled`) have been.
+// Called by whole warps.
+template <offload::ColumnFormat format, int G, bool Cached, int scales = kTileScales, bool filled = false>
 __device__ inline void score_lane(const std::byte* column, const CachedRuns& cached, std::uint64_t within, bool live,
                                   const float* weights, const unsigned* offsets, const f16* scale_of, int rank,
                                   float (&s)[G][kLaneTokens]) {
@@ -122,11 +125,11 @@ __device__ inline void score_lane(const std::byte* column, const CachedRuns& cac
     for (int u = 0; u < kAhead<G>; ++u) {
       if (j + u >= rank) continue;
       const std::byte* from = column + offsets[j + u];
-      if constexpr (Cached) from = cached.from(cached.places[j + u], within, from);
+      if constexpr (Cached) from = cached.from<filled>(cached.places[j + u], within, from);
       bits[u] = Tokens::load(from);
     }
     warp_barrier();  // keeps the compiler from moving loads down to their first use, one after the other
-    for (int u = 0; Cached && u < kAhead<G> && j + u < rank; ++u) {
+    for (int u = 0; Cached && !filled && u < kAhead<G> && j + u < rank; ++u) {
       const std::uint32_t place = cached.places[j + u];
       if (live && cached.fills(place)) {
         *reinterpret_cast<typename Tokens::Bits*>(cached.base + cached.offset(place) + within) = bits[u];
@@ -134,7 +137,7 @@ __device__ inline void score_lane(const std::byte* column, const CachedRuns& cac
     }
     for (int u = 0; u < kAhead<G>; ++u) {
       float x[kLaneTokens];
-      const float scale = kScaled<format> ? widen(scale_of[(j + u) * kTileScales]) : 1.0f;
+      const float scale = kScaled<format> ? widen(scale_of[(j + u) * scales]) : 1.0f;
       Tokens::widen_to(bits[u], scale, x);
       for (int h = 0; h < G; ++h) {
         const float weight = weights[(j + u) * G + h];
@@ -149,32 +152,61 @@ __device__ inline void score_lane(const std::byte* column, const CachedRuns& cac
 struct Part {
   float max;
   float sum;
+  float strip;  // the largest logit of the lane's strip, if any is a number
 };
-__device__ inline Part part_of(const float (&s)[kLaneTokens]) {
+// Over the four lanes that score a strip.
+__device__ inline float strip_max_of(const float (&s)[kLaneTokens]) {
+  static_assert(4 * kLaneTokens == kStripTokens);
   float max = s[0];
   for (int i = 1; i < kLaneTokens; ++i) max = fmaxf(max, s[i]);
-  max = warp_max(max);
+  for (int mask = 1; mask < 4; mask *= 2) max = fmaxf(max, shuffle_xor(max, mask));
+  return max;
+}
+__device__ inline Part part_of(const float (&s)[kLaneTokens]) {
+  const float strip = strip_max_of(s);
+  float max = strip;
+  for (int mask = 4; mask < kWarp; mask *= 2) max = fmaxf(max, shuffle_xor(max, mask));
   const float reference = max == -__builtin_inff() ? 0.0f : max;
   float sum = 0;
   for (int i = 0; i < kLaneTokens; ++i) sum += fast_exp(s[i] - reference);
-  return {max, warp_sum(sum)};
+  return {max, warp_sum(sum), strip};
 }
 
-// Each head's softmax over the warp's tokens, of the chunk that is `chunk`th in the rows of partials from `row` on.
-// Lane h writes that of head h.
+// Each head's softmax over the warp's tokens, of the chunk that is `chunk`th in the rows of partials from `row` on, and
+// its strips' largest logits, if they are wanted. Lane h writes the softmax of head h; of a strip's four lanes each
+// writes the largest logit of every fourth head.
 template <int G>
 __device__ inline void write_parts(const float (&s)[G][kLaneTokens], int heads, std::int64_t row, std::int64_t chunk,
-                                   const PartialSoftmax& partials) {
+                                   const ColumnScan& scan) {
+  constexpr int lanes = kStripTokens / kLaneTokens, strips = kChunkTokens / kStripTokens;
   const int lane = threadIdx.x % kWarp;
+  const std::int64_t strip = chunk * strips + lane / lanes;
+  const bool each = scan.strip_max && !scan.strip_sums;
   Part own{};
+  float largest = 0;
   for (int h = 0; h < G; ++h) {
     const Part part = part_of(s[h]);
     if (lane == h) own = part;
+    if (lane % lanes == h % lanes) largest = part.strip;
+    const int writes = h - h % lanes + lane % lanes;
+    if (each && (h % lanes == lanes - 1 || h == G - 1) && writes <= h && writes < heads) {
+      scan.strip_max[(row + writes) * scan.strip_stride + strip] = largest;
+    }
   }
   if (lane < heads) {
-    const std::int64_t slot = (row + lane) * partials.stride + chunk;
-    partials.max[slot] = own.max;
-    partials.sum[slot] = own.sum;
+    const std::int64_t slot = (row + lane) * scan.partials.stride + chunk;
+    scan.partials.max[slot] = own.max;
+    scan.partials.sum[slot] = own.sum;
+  }
+  if (scan.strip_max && scan.strip_sums) {
+    float sum[kLaneTokens] = {};
+    for (int h = 0; h < G; ++h) {
+      if (h < heads) {
+        for (int i = 0; i < kLaneTokens; ++i) sum[i] += s[h][i];
+      }
+    }
+    const float most = strip_max_of(sum);
+    if (lane % lanes == 0) scan.strip_max[row / scan.group * scan.strip_stride + strip] = most;
   }
 }
 
@@ -243,14 +275,14 @@ __global__ __launch_bounds__(kScanThreads, G > 4 ? 1 : 2) void scan_columns(Colu
         }
       }
       for (int h = 0; h < G; ++h) {
-        if (h < heads) {
+        if (scan.logits && h < heads) {
           float* out = scan.logits + (row + h) * scan.stride + start + token;
           for (int i = 0; i < kLaneTokens; i += 4) {
             store16(out + i, {bits_of(s[h][i]), bits_of(s[h][i + 1]), bits_of(s[h][i + 2]), bits_of(s[h][i + 3])});
           }
         }
       }
-      write_parts<G>(s, heads, row, (start + chunk) / kChunkTokens, scan.partials);
+      write_parts<G>(s, heads, row, (start + chunk) / kChunkTokens, scan);
     }
   }
 }
