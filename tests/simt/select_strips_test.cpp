@@ -24,16 +24,11 @@ class SelectStrips : public CudaSelect {
   }
 
   static SelectCase of(int group, GroupRule rule = GroupRule::softmax, ColumnFormat format = ColumnFormat::f16) {
-    SelectCase c{{.kv_heads = 2,
-                  .head_dim = 16,
-                  .block_tokens = 256,
-                  .stored = 1300,
-                  .tail = 9,
-                  .seed = 5,
-                  .columns = format},
-                 group,
-                 4,
-                 5};
+    SelectCase c{
+        {.kv_heads = 2, .head_dim = 16, .block_tokens = 256, .stored = 1300, .tail = 9, .seed = 5, .columns = format},
+        group,
+        4,
+        5};
     c.rule = rule;
     return c;
   }
@@ -78,8 +73,8 @@ class SelectStrips : public CudaSelect {
   }
 
   void expect_same_of(const char* what, const SelectCase& c, const Keys& key, bool like_cpu = true) {
-    SCOPED_TRACE(::testing::Message() << what << " group " << c.group << " k " << c.k << " limit " << c.limit << " rule "
-                                      << static_cast<int>(c.rule));
+    SCOPED_TRACE(::testing::Message() << what << " group " << c.group << " k " << c.k << " limit " << c.limit
+                                      << " rule " << static_cast<int>(c.rule));
     SharedCache cache(*cuda, c.cache);
     set_columns(cache.on_cuda(), key);
     const std::vector<float> q(static_cast<std::size_t>(c.group * c.cache.kv_heads * c.cache.head_dim), 0.25f);
@@ -150,18 +145,23 @@ TEST_F(SelectStrips, ScoresMadeToMisleadSelectAsByLogits) {
         expect_same_of("zeros of both signs", c, [](std::int64_t t, int) { return t % 3 == 0 ? -0.0f : 0.0f; });
         // What comes of no number is the CPU's as far as its own rules say so.
         expect_same_of(
-            "some are no number", c, [&](std::int64_t t, int i) { return t % 97 == 5 ? nan_key : spread(t, i); }, false);
-        expect_same_of("none is a number", c, [](std::int64_t, int) { return nan_key; }, false);
+            "some are no number", c, [&](std::int64_t t, int i) { return t % 97 == 5 ? nan_key : spread(t, i); },
+            false);
+        expect_same_of(
+            "none is a number", c, [](std::int64_t, int) { return nan_key; }, false);
         expect_same_of(
             "some are infinite", c, [&](std::int64_t t, int i) { return t % 101 == 7 ? infinite_key : spread(t, i); },
             false);
         expect_same_of(
             "some are infinitely small", c,
             [&](std::int64_t t, int i) { return t % 2 == 1 ? -infinite_key : spread(t, i); }, false);
-        expect_same_of("all are infinitely small", c, [](std::int64_t, int) { return -infinite_key; }, false);
+        expect_same_of(
+            "all are infinitely small", c, [](std::int64_t, int) { return -infinite_key; }, false);
         expect_same_of(
             "both infinities meet", c,
-            [&](std::int64_t t, int i) { return t % 50 == 9 ? (i % 2 == 0 ? infinite_key : -infinite_key) : spread(t, i); },
+            [&](std::int64_t t, int i) {
+              return t % 50 == 9 ? (i % 2 == 0 ? infinite_key : -infinite_key) : spread(t, i);
+            },
             false);
       }
     }

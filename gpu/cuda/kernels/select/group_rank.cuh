@@ -37,7 +37,8 @@ __device__ inline float share_of(float logit, float offset) {
   return expf(x < -87 ? -87.0f : x);
 }
 
-// Writes a lane's eight keys of a chunk and the chunk's largest, and counts those of the first `live` by their top bits.
+// Writes a lane's eight keys of a chunk and the chunk's largest, and counts those of the first `live` by their top
+// bits.
 __device__ inline void keep_keys(const float (&score)[8], std::int64_t live, unsigned* keys, unsigned* chunk_max,
                                  unsigned* bins /* shared [kBins] */) {
   unsigned key[8], most = 0;

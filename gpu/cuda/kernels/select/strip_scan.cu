@@ -16,7 +16,8 @@ void launch_strips(const Context& context, const ColumnSource& source, const Col
   const unsigned all = shared + kStripStaticBytes;
   if (all > 48 * 1024) allow_shared("rank_strips", rank_strips<format, G>, all);
   const std::int64_t chunks = (rank.strips.stride + kWarpStrips - 1) / kWarpStrips;
-  const unsigned useful = static_cast<unsigned>(std::max(1, blocks_per_multiprocessor * context.multiprocessors / heads));
+  const unsigned useful =
+      static_cast<unsigned>(std::max(1, blocks_per_multiprocessor * context.multiprocessors / heads));
   const dim3 grid(std::min(blocks_for(chunks, kScanThreads / kWarp), useful), static_cast<unsigned>(heads));
   launch("rank_strips", rank_strips<format, G>, {grid, kScanThreads, shared}, stream, source, scan, rank);
 }

@@ -82,7 +82,7 @@ __global__ __launch_bounds__(kListThreads) void list_strips(const unsigned* lowe
   lower += list * out.stride;
   upper += list * out.stride;
   // The four keys from `at` on, which count below `below`.
-  const auto load = [&](const unsigned* keys, int at, unsigned (&four)[4]) {
+  const auto load = [&](const unsigned* keys, int at, unsigned(&four)[4]) {
     const uint4 x = at < below ? load16(keys + at) : uint4{};
     four[0] = x.x, four[1] = x.y, four[2] = x.z, four[3] = x.w;
     return below - at < 4 ? below - at : 4;
@@ -164,7 +164,8 @@ Strips StripBounds::list(const HeadSoftmax* softmax, int lists, int k, std::int6
   const unsigned blocks = std::min(blocks_for(below, 8 * kSelectThreads),
                                    static_cast<unsigned>(std::max(1, 4 * context_.multiprocessors / lists)));
   const unsigned offsets = static_cast<unsigned>(group_) * sizeof(float);
-  launch("bound_strips", bound_strips, {dim3(blocks, all), kSelectThreads, offsets}, stream_, max_, stride_, softmax, group_, sums_, below, lower, upper);
+  launch("bound_strips", bound_strips, {dim3(blocks, all), kSelectThreads, offsets}, stream_, max_, stride_, softmax,
+         group_, sums_, below, lower, upper);
   launch("list_strips", list_strips, {all, kListThreads}, stream_, lower, upper, below, static_cast<int>(strips_), k,
          static_cast<int>(limit % kStripTokens), strips);
   return strips;
