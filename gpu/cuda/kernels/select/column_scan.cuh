@@ -111,30 +111,66 @@ __device__ inline void fetch_scales(const ColumnSource& source, int head, const 
   }
 }
 
+// Says where a lane's tokens of the chosen components are, which score_lane() takes in their order: turn(j) comes
+// before at(j) and so many behind it. Where something keeps what has come, keep() is told it.
+//
+// All in one block of the host's: `offsets` from `column`.
+struct HostLane {
+  const std::byte* column;
+  const unsigned* offsets;
+
+  __device__ void turn(int) {}
+  __device__ const std::byte* at(int j) const { return column + offsets[j]; }
+  __device__ static constexpr bool keeps() { return false; }
+  template <class Bits>
+  __device__ void keep(int, const Bits&) const {}
+};
+
+// Some in slots of the device, and all tokens of a warp in one block: each lane finds out about one component of 32 and
+// tells the others. Slots that are to be filled are filled with what came from the host, if the lane's tokens are
+// `live`.
+struct PassingLane {
+  const std::byte* columns;  // of the block and head
+  const unsigned* offsets;
+  CachedRuns cached;
+  std::uint64_t within;  // bytes into a column, of the lane's tokens
+  bool live;
+  int rank;
+  std::uint64_t own = 0;
+  unsigned filled = 0;  // a bit for each component of the turn
+
+  __device__ void turn(int j) {
+    if (j % kWarp != 0) return;
+    const int i = j + static_cast<int>(threadIdx.x) % kWarp;
+    const std::uint32_t place = i < rank ? cached.places[i] : 0;
+    own = reinterpret_cast<std::uint64_t>(cached.from(place, 0, columns + (i < rank ? offsets[i] : 0)));
+    filled = ballot(CachedRuns::fills(place));
+  }
+  __device__ const std::byte* at(int j) const {
+    return reinterpret_cast<const std::byte*>(shuffle(own, j % kWarp)) + within;
+  }
+  __device__ bool keeps() const { return filled != 0; }
+  template <class Bits>
+  __device__ void keep(int j, const Bits& bits) const {
+    if ((filled >> (j % kWarp) & 1u) == 0 || !live) return;
+    *reinterpret_cast<Bits*>(cached.base + CachedRuns::offset(cached.places[j]) + within) = bits;
+  }
+};
+
 // s[h][i] = sum over the chosen components, in their order, of weight times the lane's i-th token: one fused
-// multiply-add each. `scale_of` is the lane's scale in each component's row of `scales`. With `cached`, `within` is how
-// far into a column the lane's tokens lie, and `live` whether it has any; slots are filled, or (`filled`) have been.
-// Called by whole warps.
-template <offload::ColumnFormat format, int G, bool Cached, int scales = kTileScales, bool filled = false>
-__device__ inline void score_lane(const std::byte* column, const CachedRuns& cached, std::uint64_t within, bool live,
-                                  const float* weights, const unsigned* offsets, const f16* scale_of, int rank,
+// multiply-add each. `scale_of` is the lane's scale in each component's row of `scales`. Called by whole warps.
+template <offload::ColumnFormat format, int G, int scales = kTileScales, class Lane>
+__device__ inline void score_lane(Lane& lane, const float* weights, const f16* scale_of, int rank,
                                   float (&s)[G][kLaneTokens]) {
   using Tokens = ColumnBits<format>;
   for (int j = 0; j < rank; j += kAhead<G>) {
     typename Tokens::Bits bits[kAhead<G>] = {};  // past the rank zeros, with zero weights
+    lane.turn(j);
     for (int u = 0; u < kAhead<G>; ++u) {
-      if (j + u >= rank) continue;
-      const std::byte* from = column + offsets[j + u];
-      if constexpr (Cached) from = cached.from<filled>(cached.places[j + u], within, from);
-      bits[u] = Tokens::load(from);
+      if (j + u < rank) bits[u] = Tokens::load(lane.at(j + u));
     }
     warp_barrier();  // keeps the compiler from moving loads down to their first use, one after the other
-    for (int u = 0; Cached && !filled && u < kAhead<G> && j + u < rank; ++u) {
-      const std::uint32_t place = cached.places[j + u];
-      if (live && cached.fills(place)) {
-        *reinterpret_cast<typename Tokens::Bits*>(cached.base + cached.offset(place) + within) = bits[u];
-      }
-    }
+    for (int u = 0; u < kAhead<G> && lane.keeps(); ++u) lane.keep(j + u, bits[u]);
     for (int u = 0; u < kAhead<G>; ++u) {
       float x[kLaneTokens];
       const float scale = kScaled<format> ? widen(scale_of[(j + u) * scales]) : 1.0f;
@@ -262,11 +298,19 @@ __global__ __launch_bounds__(kScanThreads, G > 4 ? 1 : 2) void scan_columns(Colu
       const int live = token < length ? token : 0;  // a lane past the end reads what it then drops
       const auto within =
           static_cast<std::uint64_t>(source.slot(start + live) / kLaneTokens * ColumnBits<format>::bytes);
-      const std::byte* column = source.head(start + live, source_head) + source.columns_offset + within;
-      CachedRuns cached;
-      if constexpr (Cached) cached = CachedRuns(source, start + live, source_head);
-      score_lane<format, G, Cached>(column, cached, within, token < length, weights, offsets,
-                                    scales + (live >> source.scale_shift), scan.rank, s);
+      const f16* const scale_of = scales + (live >> source.scale_shift);
+      if constexpr (Cached) {  // in blocks of whole chunks
+        PassingLane from{source.head(start + chunk, source_head) + source.columns_offset,
+                         offsets,
+                         CachedRuns(source, start + chunk, source_head),
+                         within,
+                         token < length,
+                         scan.rank};
+        score_lane<format, G>(from, weights, scale_of, scan.rank, s);
+      } else {
+        HostLane from{source.head(start + live, source_head) + source.columns_offset + within, offsets};
+        score_lane<format, G>(from, weights, scale_of, scan.rank, s);
+      }
       if (chunk + kChunkTokens > length) {  // the store's last chunk
         for (int h = 0; h < G; ++h) {
           for (int i = 0; i < kLaneTokens; ++i) {

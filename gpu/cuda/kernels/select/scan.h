@@ -41,8 +41,6 @@ void launch_scan(const Context& context, offload::ColumnFormat format, const Col
 void launch_cached_scan(const Context& context, offload::ColumnFormat format, const ColumnSource& source,
                         const ColumnScan& scan, int heads, cudaStream_t stream);
 
-inline constexpr int kMostScanned = 16;  // query heads of a KV head that one block scores
-
 // Says what the listed strips are ranked by, and where their keys go: those of a Keys whose strips they are.
 struct StripRank {
   Strips strips;
@@ -53,9 +51,9 @@ struct StripRank {
   unsigned* histogram = nullptr;       // [batch Hkv][kBins] of the keys' top bits, added to
 };
 
-// Queues the second look at the strips that are listed of so many KV heads, those of a batch, of at most kMostScanned
-// query heads each: their logits, which scan.logits takes, and keys. The source is one with source.cached whose scan
-// has been queued.
+// Queues the second look at the strips that are listed of so many KV heads, those of a batch, of at most
+// cuda_most_scanned query heads each: their logits, which scan.logits takes, and keys. The source is one with
+// source.cached whose scan has been queued.
 void launch_rank_strips(const Context& context, offload::ColumnFormat format, const ColumnSource& source,
                         const ColumnScan& scan, const StripRank& rank, int heads, cudaStream_t stream);
 

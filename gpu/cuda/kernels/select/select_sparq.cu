@@ -43,12 +43,6 @@ constexpr std::uint64_t kBatchesPerBudget = 64;
 // With Link::both, tokens read in place for each token copied.
 constexpr std::int64_t kInPlacePerCopied = 1;
 
-// Strips pay where a fraction of them remains, and where most of what remains is read from the device again. With so
-// many for each selected position a third of them remains or less (docs/internals/cuda.md), and a cache with room for
-// twice the columns of a step has nine tenths of those (docs/device-cache.md).
-constexpr std::int64_t kStripsPerSelected = 8;
-constexpr int kSlotsPerRun = 2;
-
 // Returns how the chosen columns of a pinned store come: as asked for, unless copies of them would be too short.
 Link link_over(const Context& context, const offload::LayerView& store, const ColumnCount& count) {
   const Link asked = context.link.of(store.layout->columns);
@@ -229,7 +223,7 @@ class SparqSelector {
       strips_.emplace(context_, heads_at_once_, group_, ranks_by_logits(), store.tokens, args_.k, stream_);
     }
     cached_ = context_.columns.use(cache_, stream_);
-    if (!cached_ || cached_->slots() < std::min(kSlotsPerRun * count_.runs, cache_.head_dim)) strips_.reset();
+    if (!cached_ || !cuda_keeps_strips(cached_->slots(), count_.runs, cache_.head_dim)) strips_.reset();
     if (!cached_) return;
     if (strips_) {
       scan_.strip_max = strips_->max();
@@ -258,8 +252,7 @@ class SparqSelector {
   // Decides, here alone, whether the scan is to keep bounds of strips in place of logits where the device has the
   // columns. A rest that is estimated takes the masses of all positions: it asks for their scores, which are logits.
   bool wants_strips() const {
-    return !args_.scores && !in_planes(cache_.store.layout->columns) && group_ <= kMostScanned && args_.k > 0 &&
-           args_.limit / kStripTokens >= kStripsPerSelected * args_.k;
+    return !args_.scores && cuda_wants_strips(args_.limit, args_.k, group_, cache_.store.layout->columns);
   }
 
   // Logits and partial softmaxes of KV heads [first, first + heads).

@@ -20,6 +20,22 @@ constexpr unsigned strip_shared_bytes(int rank) {
 }
 inline constexpr unsigned kStripStaticBytes = kBins * sizeof(unsigned);
 
+// Some in slots that the scan before has left as they are to be, each strip in a block of its own.
+struct FilledLane {
+  const std::byte* column;  // of the lane's tokens
+  const unsigned* offsets;
+  CachedRuns cached;
+  std::uint64_t within;
+
+  __device__ void turn(int) {}
+  __device__ const std::byte* at(int j) const {
+    return cached.from<true>(cached.places[j], within, column + offsets[j]);
+  }
+  __device__ static constexpr bool keeps() { return false; }
+  template <class Bits>
+  __device__ void keep(int, const Bits&) const {}
+};
+
 // Grid: some blocks, KV heads from scan.head on, which is the batch's first. A warp takes kWarpStrips strips, of each
 // list those that are its own; columns come from the host or from slots of the device, which are as the scan before has
 // left them. scan.logits are those of what is listed.
@@ -78,10 +94,10 @@ __global__ __launch_bounds__(kScanThreads, G > 4 ? 1 : 2) void rank_strips(Colum
     const std::int64_t begin = std::int64_t{listed[live ? own + strip : own]} * kStripTokens;
     const std::int64_t read = begin + at < scan.end ? begin + at : begin;  // past the end what is then dropped
     const auto within = static_cast<std::uint64_t>(source.slot(read) / kLaneTokens * ColumnBits<format>::bytes);
-    const std::byte* const column = source.head(read, head) + source.columns_offset + within;
+    FilledLane from{source.head(read, head) + source.columns_offset + within, offsets, CachedRuns(source, read, head),
+                    within};
     float s[G][kLaneTokens] = {};
-    score_lane<format, G, true, kWarpStrips, true>(column, CachedRuns(source, read, head), within, live, weights,
-                                                   offsets, scales + strip, scan.rank, s);
+    score_lane<format, G, kWarpStrips>(from, weights, scales + strip, scan.rank, s);
     const std::int64_t place = std::int64_t{chunk} * kChunkTokens + lane * kLaneTokens;
     float score[kLaneTokens] = {};
     for (int h = 0; h < G; ++h) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "gpu/cuda/context.h"
+#include "gpu/cuda_memory.h"
 
 // Selection without all logits. A strip is 32 tokens; the scan writes its largest logits in place of all of them, from
 // which each strip has an upper and a lower bound of its best score. A strip whose upper bound lies below the k-th
@@ -10,7 +11,7 @@
 // is: what is selected is the same, to the bit, and where the bounds say nothing every strip is listed.
 namespace hayloft::gpu::cuda {
 
-inline constexpr int kStripTokens = 32;  // that four lanes of a scan score
+inline constexpr int kStripTokens = cuda_strip_tokens;  // that four lanes of a scan score
 inline std::int64_t strips_of(std::int64_t tokens) {
   return (tokens + kStripTokens - 1) / kStripTokens;
 }
