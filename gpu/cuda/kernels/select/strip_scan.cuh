@@ -1,5 +1,7 @@
 #pragma once
 
+#include <type_traits>
+
 #include "gpu/cuda/kernels/select/column_scan.cuh"
 #include "gpu/cuda/kernels/select/group_rank.cuh"
 #include "gpu/cuda/kernels/select/strips.h"
@@ -19,6 +21,16 @@ constexpr unsigned strip_shared_bytes(int rank) {
          G * sizeof(float);
 }
 inline constexpr unsigned kStripStaticBytes = kBins * sizeof(unsigned);
+
+// Calls body with each of 0 to G - 1 as a type, in order: a loop too long for the compiler to unroll would have its
+// scores in memory.
+template <int G, int h = 0, class Body>
+__device__ inline void for_each_head(const Body& body) {
+  if constexpr (h < G) {
+    body(std::integral_constant<int, h>());
+    for_each_head<G, h + 1>(body);
+  }
+}
 
 // Some in slots that the scan before has left as they are to be, each strip in a block of its own.
 struct FilledLane {
@@ -100,8 +112,9 @@ __global__ __launch_bounds__(kScanThreads, G > 4 ? 1 : 2) void rank_strips(Colum
     score_lane<format, G, kWarpStrips>(from, weights, scales + strip, scan.rank, s);
     const std::int64_t place = std::int64_t{chunk} * kChunkTokens + lane * kLaneTokens;
     float score[kLaneTokens] = {};
-    for (int h = 0; h < G; ++h) {
-      if (h >= group) continue;
+    for_each_head<G>([&](auto index) {
+      constexpr int h = decltype(index)::value;
+      if (h >= group) return;
       for (int i = 0; i < kLaneTokens; ++i) {
         if (!live || begin + at + i >= scan.end) s[h][i] = -infinity;
         score[i] += rank.sum_logits ? s[h][i] : share_of(s[h][i], taken_off[h]);
@@ -110,7 +123,7 @@ __global__ __launch_bounds__(kScanThreads, G > 4 ? 1 : 2) void rank_strips(Colum
       for (int i = 0; i < kLaneTokens; i += 4) {
         store16(out + i, {bits_of(s[h][i]), bits_of(s[h][i + 1]), bits_of(s[h][i + 2]), bits_of(s[h][i + 3])});
       }
-    }
+    });
     keep_keys(score, limit - place, rank.keys + list * scan.stride + place,
               rank.key_chunk_max + list * scan.partials.stride + chunk, bins);
   }
