@@ -55,6 +55,23 @@ inline int cuda_cached_slots(const offload::BlockLayout& layout, std::uint64_t b
   return slots;
 }
 
+// Says where SparQ's selection keeps bounds of strips of so many tokens in place of logits
+// (gpu/cuda/kernels/select/strips.h): where bounds leave a fraction of the strips, and where most of what is left is
+// read from the device again. With so many strips for each selected position about half of them are listed or fewer
+// (docs/internals/cuda.md), and a cache with room for twice the columns of a step has nine tenths of those
+// (docs/device-cache.md).
+inline constexpr int cuda_strip_tokens = 32;
+inline constexpr std::int64_t cuda_strips_per_selected = 8;
+inline constexpr int cuda_most_scanned = 16;  // query heads of a KV head that one block scores
+inline bool cuda_wants_strips(std::int64_t limit, int k, int group, offload::ColumnFormat columns) {
+  return k > 0 && limit / cuda_strip_tokens >= cuda_strips_per_selected * k && group <= cuda_most_scanned &&
+         !in_planes(columns);
+}
+// slots: of a KV head that every block has, for the `columns` of a step.
+inline bool cuda_keeps_strips(int slots, int columns, int head_dim) {
+  return slots >= std::min(2 * columns, head_dim);
+}
+
 // Returns what of a budget is set aside for operations: enough for the prompt of a small model, and from 2.3 GiB on for
 // all that cuda_scratch_bytes() counts at the shape of Llama-3-8B.
 inline std::uint64_t cuda_step_bytes(std::uint64_t budget_bytes) {

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <iterator>
 
+#include "gpu/cuda_memory.h"
 #include "runtime/cache/cache_size.h"
 
 namespace hayloft::runtime::plan {
@@ -68,6 +69,20 @@ constexpr Cost selection[] = {
     {"selection", 4.8, 24, 0, counted_kv_heads},                  // add_up_tallies
     {"selection", 242, 1408, 0},                                  // write_positions
 };
+// With bounds of strips in place of logits, where the columns are those that the device has: what a scan issues more
+// for finding them, and all that it moves besides them; then by 256 tokens of a KV head what finds the strips that
+// matter.
+constexpr double held_instructions = 313, strip_bytes = 512;
+constexpr Cost strip_selection[] = {
+    selection[0],
+    {"selection", 20.6, 192, 0},                  // bound_strips
+    {"selection", 16, 160, 0, counted_kv_heads},  // list_strips
+};
+// By 256 listed tokens, whose scores and keys are made again; neighbours in memory have a third of the pieces of 32
+// bytes in common. The passes over keys follow. How many strips are listed for each selected position is assumed: twice
+// to four times as many as the best positions lie in where logits spread by 2 or more (docs/internals/cuda.md).
+constexpr Cost rank_strips{"selection", 2525, 11264, 0};
+constexpr double listed_strips = 4;
 // The costs of a layer that do not grow with the context, with 1024 selected positions and 256 tokens in the tail.
 constexpr Cost choosing{"components", 57747, 39424, 0, counted_kv_heads};              // choose_components
 constexpr Cost tail_scores{"tail scores", 103616, 1310976, 0, counted_kv_heads};       // sum_tail
@@ -103,7 +118,8 @@ constexpr Cost dense_row(offload::RowFormat format) {
 // The instructions of 1024 weights by the bits of a code, of the loop of packed_token_kernel; 0: of one_token_kernel.
 constexpr double product_instructions[] = {95.4, 0, 493, 696, 450, 624, 689, 0, 463};
 // The kernels that one layer launches, by docs/internals/cuda.md, and what each of them is assumed to cost a step.
-constexpr double launches_of_selecting = 35, launches_of_others = 19, launches_of_recurrent = 18;
+constexpr double launches_of_selecting = 35, launches_of_strips = 2, launches_of_others = 19,
+                 launches_of_recurrent = 18;
 constexpr double launch_ms = 0.003;
 
 class Roofline {
@@ -198,6 +214,10 @@ void add_ranking(const DecodeStep& step, const RelativeShape& shape, Roofline& r
     const bool by_head = ranking_options(step.method).per_query_head();
     const double query = shape.group * (by_head ? counted_group : 1);
     scan.instructions *= query * parts;
+    if (step.by_strips > 0) {
+      scan.instructions += held_instructions;
+      scan.memory_bytes = strip_bytes;
+    }
     scan.memory_bytes = scan.memory_bytes * shape.group + columns / chunks * step.columns_held;
     scan.link_bytes = columns / chunks * (1 - step.columns_held);
     const Basis basis = parts == 1 && !by_head ? as_shaped : Basis::scaled;
@@ -209,9 +229,20 @@ void add_ranking(const DecodeStep& step, const RelativeShape& shape, Roofline& r
   if (sparq || planes) roofline.add(with_blocks(scaled(tail_scores, heads), shape.kv), layers, as_shaped);
   const Basis selected = sparq || planes ? as_shaped : Basis::scaled;
   roofline.add(with_blocks(scaled(narrowing, heads), shape.kv), layers, selected);
-  for (const Cost& cost : selection) {
-    roofline.add(with_blocks(scaled(cost, shape.group), cost.blocks > counted_kv_heads ? heads : shape.kv), chunks,
-                 selected);
+  const auto add_selection = [&](const Cost& cost, double units, Basis basis) {
+    roofline.add(with_blocks(scaled(cost, shape.group), cost.blocks > counted_kv_heads ? heads : shape.kv), units,
+                 basis);
+  };
+  if (step.by_strips > 0) {
+    const double strips = listed_strips * static_cast<double>(step.by_strips);
+    const double listed = std::min(chunks, strips * gpu::cuda_strip_tokens / chunk_tokens);
+    for (const Cost& cost : strip_selection) add_selection(cost, chunks, selected);
+    add_selection(rank_strips, listed, Basis::assumed);
+    for (std::size_t pass = 2; pass < std::size(selection); ++pass) {
+      add_selection(selection[pass], listed, Basis::assumed);
+    }
+  } else {
+    for (const Cost& cost : selection) add_selection(cost, chunks, selected);
   }
   if (sparq) roofline.add(with_blocks(scaled(alpha, heads), heads), layers, as_shaped);
 }
@@ -262,7 +293,8 @@ std::vector<PredictedStage> predict_stages(const DecodeStep& step, const GpuCard
   }
   roofline.add({"weights", multiplied, static_cast<double>(step.weights.bytes_per_step), 0}, 1, Basis::counted);
   const double recurrent = static_cast<double>(std::count(config.recurrent.begin(), config.recurrent.end(), true));
-  roofline.launch(layers * (selects ? launches_of_selecting : launches_of_others) + recurrent * launches_of_recurrent +
+  const double selecting = launches_of_selecting + (step.by_strips > 0 ? launches_of_strips : 0);
+  roofline.launch(layers * (selects ? selecting : launches_of_others) + recurrent * launches_of_recurrent +
                   (config.layers - layers - recurrent) * launches_of_others);
   return roofline.stages();
 }

@@ -48,6 +48,8 @@ struct DecodeStep {
   offload::RowFormat rows = offload::RowFormat::f16;
   double columns_held = 0;  // share of the bytes of columns that the device keeps and reads there
   double rows_held = 0;     // and of the rows of lists
+  // Positions that are selected by bounds of strips in place of logits, all lists of all layers together; 0: by logits.
+  std::int64_t by_strips = 0;
 };
 
 // Returns the stages in the order of a step, of any method and shape. What was counted was counted for a layer of a

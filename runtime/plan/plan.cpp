@@ -228,6 +228,27 @@ std::string shortfall(const PlanRequest& request, const PlanMemory& memory) {
       request.tokens, format_bytes(memory.store()), format_bytes(most), remedy, fitting);
 }
 
+// Returns DecodeStep::by_strips of a method; 0 where one layer selects by logits.
+std::int64_t selected_by_strips(const PlanRequest& request, const Method& made, const ExpectedCache& kept,
+                                gpu::CacheView cache) {
+  const ModelConfig& config = request.config;
+  std::int64_t selected = 0;
+  for (cache.layer = 0; cache.layer < config.global_layers(); ++cache.layer) {
+    const StepPlan plan = made.plan(cache, config.query_heads);
+    const MethodOptions& by = plan.by->options();
+    const SelectionPlan& lists = plan.selection;
+    const int group = config.query_heads / std::max(1, lists.lists);
+    const int slots = static_cast<int>(kept.columns_kept * config.head_dim + 0.5);
+    if (by.name != "sparq" || rest_of(by).by_scores() ||
+        !gpu::cuda_wants_strips(lists.limit, lists.k, group, cache.store.layout->columns) ||
+        !gpu::cuda_keeps_strips(slots, by.rank, config.head_dim)) {
+      return 0;
+    }
+    selected += lists.positions();
+  }
+  return selected;
+}
+
 }  // namespace
 
 std::int64_t longest_context(const ModelConfig& config, const CacheOptions& options, std::uint64_t bytes) {
@@ -298,7 +319,10 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
     }
     if (request.card) {
       DecodeStep step{&request.config, request.weights, by, method.counters, layout.columns, layout.row_format};
-      if (method.cache) step.columns_held = method.cache->columns_held, step.rows_held = method.cache->rows_held;
+      if (method.cache) {
+        step.columns_held = method.cache->columns_held, step.rows_held = method.cache->rows_held;
+        step.by_strips = selected_by_strips(request, *made, *method.cache, cache);
+      }
       method.predicted = predict_stages(step, *request.card);
     }
     plan.methods.push_back(std::move(method));

@@ -73,7 +73,7 @@ std::unique_ptr<ColumnCache::Use> ColumnCache::use(const CacheView& cache, cudaS
   }
   if (!view.table) return {};
   return std::unique_ptr<Use>(
-      new Use(*this, std::move(lock), static_cast<const CachedBlock*>(view.table), view.serials));
+      new Use(*this, std::move(lock), static_cast<const CachedBlock*>(view.table), view.slots, view.serials));
 }
 
 ColumnCache::View& ColumnCache::look_up(const offload::LayerView& view) {
@@ -203,14 +203,17 @@ void ColumnCache::build(View& view, const CacheView& cache, bool larger) {
   }
   std::vector<CachedBlock> table;
   bool any = false;
+  view.slots = layout.runs;
   for (const std::uint64_t serial : view.serials) {
     const auto entry = entries_.find(serial);
     view.short_of_room = view.short_of_room || entry == entries_.end() || entry->second.slots < layout.runs;
     if (entry == entries_.end()) {
       table.emplace_back();
+      view.slots = 0;
       continue;
     }
     table.push_back({static_cast<std::byte*>(entry->second.memory), entry->second.slots});
+    view.slots = std::min(view.slots, entry->second.slots);
     any = true;
   }
   if (!any) return;

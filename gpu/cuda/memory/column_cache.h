@@ -40,16 +40,18 @@ class ColumnCache {
     Use(const Use&) = delete;
     Use& operator=(const Use&) = delete;
     const CachedBlock* blocks() const { return blocks_; }  // [blocks of the view], in device memory
+    int slots() const { return slots_; }                   // that each block has for a KV head, at least
     void done() { cache_ = nullptr; }
 
    private:
     friend class ColumnCache;
-    Use(ColumnCache& cache, std::unique_lock<std::recursive_mutex> lock, const CachedBlock* blocks,
+    Use(ColumnCache& cache, std::unique_lock<std::recursive_mutex> lock, const CachedBlock* blocks, int slots,
         std::vector<std::uint64_t> serials)
-        : cache_(&cache), lock_(std::move(lock)), blocks_(blocks), serials_(std::move(serials)) {}
+        : cache_(&cache), lock_(std::move(lock)), blocks_(blocks), slots_(slots), serials_(std::move(serials)) {}
     ColumnCache* cache_;
     std::unique_lock<std::recursive_mutex> lock_;
     const CachedBlock* blocks_;
+    int slots_;
     std::vector<std::uint64_t> serials_;
   };
 
@@ -91,6 +93,7 @@ class ColumnCache {
     std::uint64_t generation = 0;  // of the entries when the table was made
     bool short_of_room = false;
     void* table = nullptr;  // CachedBlock [blocks], in device memory
+    int slots = 0;          // the fewest of a block
     std::uint64_t table_bytes() const { return serials.size() * sizeof(CachedBlock); }
   };
   using Views = std::list<View>;  // the one used last comes first

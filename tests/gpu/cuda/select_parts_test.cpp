@@ -105,6 +105,35 @@ TEST_F(CudaSelectParts, OfAllPositionsFindsAndWeighsWhatASearchDoes) {
   }
 }
 
+TEST_F(CudaSelectParts, WithColumnsOnTheDeviceFindsAndTellsTheSame) {
+  cuda = make_cuda({.memory_bytes = std::uint64_t{1} << 30, .column_cache_bytes = gpu::column_cache_rest});
+  for (const GroupRule rule : {GroupRule::softmax, GroupRule::logits}) {
+    SelectCase c = tested(ColumnFormat::int4, 3);
+    c.cache.block_tokens = 256;
+    c.cache.stored = 1300;
+    c.limit = 1201;
+    c.k = 4;
+    c.rule = rule;
+    SharedCache cache(*cuda, c.cache);
+    gpu::CacheView untold = cache.on_cuda();
+    untold.store.serials = {};  // blocks that nothing tells apart are not kept
+    const std::vector<float> q = random_query(6, 32, 3);
+    Found others = search(untold, q, 6, c.args());
+    for (std::size_t h = 0; h < 6; ++h) others.all[1][h] *= h % 2 == 0 ? 1e4f : 2.0f;
+    const Found expected = search(untold, q, 6, c.args(), &others, true);
+    for (int turn = 0; turn < 2; ++turn) {
+      const Found found = search(cache.on_cuda(), q, 6, c.args(), &others, true);
+      EXPECT_EQ(found.positions, expected.positions);
+      EXPECT_EQ(found.first, expected.first);
+      EXPECT_EQ(found.logits, expected.logits);
+      for (std::size_t i = 0; i < 2; ++i) {
+        EXPECT_EQ(found.all[i], expected.all[i]);
+        EXPECT_EQ(found.attended[i], expected.attended[i]);
+      }
+    }
+  }
+}
+
 TEST_F(CudaSelectParts, FindsAnewWhatItIsAskedForWithoutReadingColumnsAgain) {
   for (const ColumnFormat format : all_formats) {
     const SelectCase all = tested(format, 3);

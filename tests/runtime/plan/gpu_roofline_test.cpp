@@ -145,6 +145,24 @@ TEST_F(GpuRooflineTest, ColumnsThatTheDeviceKeepsAreReadThere) {
   EXPECT_NEAR(ms_of(predict_stages(all_there, small_card), "column scan"), link / 2, 1e-9);
 }
 
+TEST_F(GpuRooflineTest, BoundsOfStripsTakeThePlaceOfLogits) {
+  DecodeStep held = step("sparq", offload::ColumnFormat::int4);
+  held.columns_held = 1;
+  DecodeStep strips = held;
+  for (const GpuCard& card : {small_card, parse_card("rtxa4000")}) {
+    const auto both = [&](const DecodeStep& of) {
+      const auto stages = predict_stages(of, card);
+      return ms_of(stages, "column scan") + ms_of(stages, "selection");
+    };
+    EXPECT_GT(both(held), 30);
+    strips.by_strips = 32 * 8 * 768;
+    EXPECT_LT(both(strips), 12.5);
+    const double most = both(strips);
+    strips.by_strips = 32 * 8 * 96;  // for which fewer strips are listed
+    EXPECT_LT(both(strips), most - 2);
+  }
+}
+
 TEST_F(GpuRooflineTest, PackedWeightsTakeTheInstructionsOfTheirCodes) {
   DecodeStep packed = step("dense");
   packed.weights.weights_per_step[4] = std::uint64_t{8} << 30;
@@ -163,6 +181,9 @@ TEST_F(GpuRooflineTest, PackedWeightsTakeTheInstructionsOfTheirCodes) {
 TEST_F(GpuRooflineTest, EveryKernelOfEveryLayerIsLaunched) {
   EXPECT_NEAR(ms_of(predict_stages(step("sparq"), small_card), "launches"), 32 * 35 * 0.003, 1e-9);
   EXPECT_NEAR(ms_of(predict_stages(step("dense"), small_card), "launches"), 32 * 19 * 0.003, 1e-9);
+  DecodeStep strips = step("sparq");
+  strips.by_strips = 1;
+  EXPECT_NEAR(ms_of(predict_stages(strips, small_card), "launches"), 32 * 37 * 0.003, 1e-9);
 }
 
 TEST_F(GpuRooflineTest, ACardIsANameOrFourPositiveNumbers) {

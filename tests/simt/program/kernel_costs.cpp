@@ -14,6 +14,9 @@
 //
 //   select     SparQ's selection behind TOKENS tokens of the store and the newest 256, r = 16, k = 1024; of planes as
 //              many bits as behind the format's name (planes32)
+//   strips     a selection of a 1024th of the positions by the bounds of strips, where all scores are equal, so that
+//              every strip is listed; its columns come over the link
+//   held       the same twice, the second time with columns on the device
 //   rest       that selection of 512 positions, and attention to them with 1024 values drawn of the rest
 //   rows       attention to 1024 selected rows of TOKENS, and to the newest 256
 //   dense      attention to all rows
@@ -53,6 +56,9 @@ class Layer {
                         alpha.as<float>(), cuda_->stream());
     finish();
   }
+
+  void strips() { select_held(1); }
+  void held() { select_held(2); }
 
   void rest() {
     SharedCache cache(*cuda_, shape(tokens_, newest));
@@ -159,6 +165,26 @@ class Layer {
   }
 
  private:
+  void select_held(int times) {
+    cuda_ = make_cuda({.memory_bytes = std::uint64_t{2} << 30, .column_cache_bytes = gpu::column_cache_rest});
+    CacheShape equal = shape(tokens_, newest);
+    equal.key_scale = 0;
+    SharedCache cache(*cuda_, equal);
+    const gpu::Buffer q = query();
+    gpu::SparqSelect args;
+    args.rank = rank;
+    args.k = static_cast<int>(tokens_ / 1024);
+    args.limit = tokens_;
+    const gpu::Buffer positions =
+        cuda_->allocate(sizeof(std::int32_t) * static_cast<unsigned>(kv_heads * args.k), cuda_->stream());
+    const gpu::Buffer alpha = cuda_->allocate(sizeof(float) * query_heads, cuda_->stream());
+    for (int i = 0; i < times; ++i) {
+      cuda_->select_sparq(cache.on_cuda(), q.as<float>(), query_heads, args, positions.as<std::int32_t>(),
+                          alpha.as<float>(), cuda_->stream());
+    }
+    finish();
+  }
+
   CacheShape shape(std::int64_t stored, std::int64_t tail) const {
     return {.kv_heads = kv_heads,
             .head_dim = head_dim,
@@ -216,9 +242,9 @@ class Layer {
 };
 
 int run(int count, char** arguments) {
-  const std::map<std::string, void (Layer::*)()> operations{{"select", &Layer::select}, {"rest", &Layer::rest},
-                                                            {"rows", &Layer::rows},     {"dense", &Layer::dense},
-                                                            {"token", &Layer::token},   {"prefill", &Layer::prefill}};
+  const std::map<std::string, void (Layer::*)()> operations{
+      {"select", &Layer::select}, {"strips", &Layer::strips}, {"held", &Layer::held},   {"rest", &Layer::rest},
+      {"rows", &Layer::rows},     {"dense", &Layer::dense},   {"token", &Layer::token}, {"prefill", &Layer::prefill}};
   const std::string form = count >= 4 ? arguments[3] : "";
   const std::optional<offload::RowFormat> rows = offload::row_format(count == 5 ? arguments[4] : "f16");
   const std::string name = form.substr(0, form.find_last_not_of("0123456789") + 1);
@@ -226,7 +252,8 @@ int run(int count, char** arguments) {
   const std::optional<offload::ColumnFormat> format = offload::column_format(planes ? name : form);
   if (!format || !rows || operations.count(arguments[1]) == 0) {
     std::fputs(
-        "usage: kernel_costs select|rows|dense|token|prefill TOKENS f16|int8|int4|planes[BITS] [f16|int8|int4]\n",
+        "usage: kernel_costs select|strips|held|rest|rows|dense|token|prefill TOKENS f16|int8|int4|planes[BITS] "
+        "[f16|int8|int4]\n",
         stderr);
     return 2;
   }

@@ -62,9 +62,11 @@ struct CachedRuns {
 
   __device__ static std::uint64_t offset(std::uint32_t place) { return place & ~kPlaceFlags; }
   __device__ static bool fills(std::uint32_t place) { return (place & kFilled) != 0 && blockIdx.z == 0; }
-  // `elsewhere`, or so many bytes into the slot that holds the run.
+  // `elsewhere`, or so many bytes into the slot that holds the run; in a kernel behind the one that fills slots
+  // (`filled`), also into one that it has filled.
+  template <bool filled = false>
   __device__ const std::byte* from(std::uint32_t place, std::uint64_t within, const std::byte* elsewhere) const {
-    return (place & kHeld) != 0 ? base + offset(place) + within : elsewhere;
+    return (place & (filled ? kHeld | kFilled : kHeld)) != 0 ? base + offset(place) + within : elsewhere;
   }
 };
 
@@ -109,32 +111,69 @@ __device__ inline void fetch_scales(const ColumnSource& source, int head, const 
   }
 }
 
+// Says where a lane's tokens of the chosen components are, which score_lane() takes in their order: turn(j) comes
+// before at(j) and so many behind it. Where something keeps what has come, keep() is told it.
+//
+// All in one block of the host's: `offsets` from `column`.
+struct HostLane {
+  const std::byte* column;
+  const unsigned* offsets;
+
+  __device__ void turn(int) {}
+  __device__ const std::byte* at(int j) const { return column + offsets[j]; }
+  __device__ static constexpr bool keeps() { return false; }
+  template <class Bits>
+  __device__ void keep(int, const Bits&) const {}
+};
+
+// Some in slots of the device, and all tokens of a warp in one block: each lane finds out about one component of 32 and
+// tells the others. Slots that are to be filled are filled with what came from the host, if the lane's tokens are
+// `live`.
+struct PassingLane {
+  const std::byte* columns;  // of the block and head
+  const unsigned* offsets;
+  CachedRuns cached;
+  std::uint64_t within;  // bytes into a column, of the lane's tokens
+  bool live;
+  int rank;
+  std::uint64_t own = 0;
+  unsigned filled = 0;  // a bit for each component of the turn
+
+  __device__ void turn(int j) {
+    if (j % kWarp != 0) return;
+    const int i = j + static_cast<int>(threadIdx.x) % kWarp;
+    const std::uint32_t place = i < rank ? cached.places[i] : 0;
+    own = reinterpret_cast<std::uint64_t>(cached.from(place, 0, columns + (i < rank ? offsets[i] : 0)));
+    filled = ballot(CachedRuns::fills(place));
+  }
+  __device__ const std::byte* at(int j) const {
+    return reinterpret_cast<const std::byte*>(shuffle(own, j % kWarp)) + within;
+  }
+  __device__ bool keeps() const { return filled != 0; }
+  template <class Bits>
+  __device__ void keep(int j, const Bits& bits) const {
+    if ((filled >> (j % kWarp) & 1u) == 0 || !live) return;
+    *reinterpret_cast<Bits*>(cached.base + CachedRuns::offset(cached.places[j]) + within) = bits;
+  }
+};
+
 // s[h][i] = sum over the chosen components, in their order, of weight times the lane's i-th token: one fused
-// multiply-add each. `scale_of` is the lane's scale in each component's row of kTileScales. With `cached`, `within` is
-// how far into a column the lane's tokens lie, and `live` whether it has any. Called by whole warps.
-template <offload::ColumnFormat format, int G, bool Cached>
-__device__ inline void score_lane(const std::byte* column, const CachedRuns& cached, std::uint64_t within, bool live,
-                                  const float* weights, const unsigned* offsets, const f16* scale_of, int rank,
+// multiply-add each. `scale_of` is the lane's scale in each component's row of `scales`. Called by whole warps.
+template <offload::ColumnFormat format, int G, int scales = kTileScales, class Lane>
+__device__ inline void score_lane(Lane& lane, const float* weights, const f16* scale_of, int rank,
                                   float (&s)[G][kLaneTokens]) {
   using Tokens = ColumnBits<format>;
   for (int j = 0; j < rank; j += kAhead<G>) {
     typename Tokens::Bits bits[kAhead<G>] = {};  // past the rank zeros, with zero weights
+    lane.turn(j);
     for (int u = 0; u < kAhead<G>; ++u) {
-      if (j + u >= rank) continue;
-      const std::byte* from = column + offsets[j + u];
-      if constexpr (Cached) from = cached.from(cached.places[j + u], within, from);
-      bits[u] = Tokens::load(from);
+      if (j + u < rank) bits[u] = Tokens::load(lane.at(j + u));
     }
     warp_barrier();  // keeps the compiler from moving loads down to their first use, one after the other
-    for (int u = 0; Cached && u < kAhead<G> && j + u < rank; ++u) {
-      const std::uint32_t place = cached.places[j + u];
-      if (live && cached.fills(place)) {
-        *reinterpret_cast<typename Tokens::Bits*>(cached.base + cached.offset(place) + within) = bits[u];
-      }
-    }
+    for (int u = 0; u < kAhead<G> && lane.keeps(); ++u) lane.keep(j + u, bits[u]);
     for (int u = 0; u < kAhead<G>; ++u) {
       float x[kLaneTokens];
-      const float scale = kScaled<format> ? widen(scale_of[(j + u) * kTileScales]) : 1.0f;
+      const float scale = kScaled<format> ? widen(scale_of[(j + u) * scales]) : 1.0f;
       Tokens::widen_to(bits[u], scale, x);
       for (int h = 0; h < G; ++h) {
         const float weight = weights[(j + u) * G + h];
@@ -149,32 +188,61 @@ __device__ inline void score_lane(const std::byte* column, const CachedRuns& cac
 struct Part {
   float max;
   float sum;
+  float strip;  // the largest logit of the lane's strip, if any is a number
 };
-__device__ inline Part part_of(const float (&s)[kLaneTokens]) {
+// Over the four lanes that score a strip.
+__device__ inline float strip_max_of(const float (&s)[kLaneTokens]) {
+  static_assert(4 * kLaneTokens == kStripTokens);
   float max = s[0];
   for (int i = 1; i < kLaneTokens; ++i) max = fmaxf(max, s[i]);
-  max = warp_max(max);
+  for (int mask = 1; mask < 4; mask *= 2) max = fmaxf(max, shuffle_xor(max, mask));
+  return max;
+}
+__device__ inline Part part_of(const float (&s)[kLaneTokens]) {
+  const float strip = strip_max_of(s);
+  float max = strip;
+  for (int mask = 4; mask < kWarp; mask *= 2) max = fmaxf(max, shuffle_xor(max, mask));
   const float reference = max == -__builtin_inff() ? 0.0f : max;
   float sum = 0;
   for (int i = 0; i < kLaneTokens; ++i) sum += fast_exp(s[i] - reference);
-  return {max, warp_sum(sum)};
+  return {max, warp_sum(sum), strip};
 }
 
-// Each head's softmax over the warp's tokens, of the chunk that is `chunk`th in the rows of partials from `row` on.
-// Lane h writes that of head h.
+// Each head's softmax over the warp's tokens, of the chunk that is `chunk`th in the rows of partials from `row` on, and
+// its strips' largest logits, if they are wanted. Lane h writes the softmax of head h; of a strip's four lanes each
+// writes the largest logit of every fourth head.
 template <int G>
 __device__ inline void write_parts(const float (&s)[G][kLaneTokens], int heads, std::int64_t row, std::int64_t chunk,
-                                   const PartialSoftmax& partials) {
+                                   const ColumnScan& scan) {
+  constexpr int lanes = kStripTokens / kLaneTokens, strips = kChunkTokens / kStripTokens;
   const int lane = threadIdx.x % kWarp;
+  const std::int64_t strip = chunk * strips + lane / lanes;
+  const bool each = scan.strip_max && !scan.strip_sums;
   Part own{};
+  float largest = 0;
   for (int h = 0; h < G; ++h) {
     const Part part = part_of(s[h]);
     if (lane == h) own = part;
+    if (lane % lanes == h % lanes) largest = part.strip;
+    const int writes = h - h % lanes + lane % lanes;
+    if (each && (h % lanes == lanes - 1 || h == G - 1) && writes <= h && writes < heads) {
+      scan.strip_max[(row + writes) * scan.strip_stride + strip] = largest;
+    }
   }
   if (lane < heads) {
-    const std::int64_t slot = (row + lane) * partials.stride + chunk;
-    partials.max[slot] = own.max;
-    partials.sum[slot] = own.sum;
+    const std::int64_t slot = (row + lane) * scan.partials.stride + chunk;
+    scan.partials.max[slot] = own.max;
+    scan.partials.sum[slot] = own.sum;
+  }
+  if (scan.strip_max && scan.strip_sums) {
+    float sum[kLaneTokens] = {};
+    for (int h = 0; h < G; ++h) {
+      if (h < heads) {
+        for (int i = 0; i < kLaneTokens; ++i) sum[i] += s[h][i];
+      }
+    }
+    const float most = strip_max_of(sum);
+    if (lane % lanes == 0) scan.strip_max[row / scan.group * scan.strip_stride + strip] = most;
   }
 }
 
@@ -230,11 +298,19 @@ __global__ __launch_bounds__(kScanThreads, G > 4 ? 1 : 2) void scan_columns(Colu
       const int live = token < length ? token : 0;  // a lane past the end reads what it then drops
       const auto within =
           static_cast<std::uint64_t>(source.slot(start + live) / kLaneTokens * ColumnBits<format>::bytes);
-      const std::byte* column = source.head(start + live, source_head) + source.columns_offset + within;
-      CachedRuns cached;
-      if constexpr (Cached) cached = CachedRuns(source, start + live, source_head);
-      score_lane<format, G, Cached>(column, cached, within, token < length, weights, offsets,
-                                    scales + (live >> source.scale_shift), scan.rank, s);
+      const f16* const scale_of = scales + (live >> source.scale_shift);
+      if constexpr (Cached) {  // in blocks of whole chunks
+        PassingLane from{source.head(start + chunk, source_head) + source.columns_offset,
+                         offsets,
+                         CachedRuns(source, start + chunk, source_head),
+                         within,
+                         token < length,
+                         scan.rank};
+        score_lane<format, G>(from, weights, scale_of, scan.rank, s);
+      } else {
+        HostLane from{source.head(start + live, source_head) + source.columns_offset + within, offsets};
+        score_lane<format, G>(from, weights, scale_of, scan.rank, s);
+      }
       if (chunk + kChunkTokens > length) {  // the store's last chunk
         for (int h = 0; h < G; ++h) {
           for (int i = 0; i < kLaneTokens; ++i) {
@@ -243,14 +319,14 @@ __global__ __launch_bounds__(kScanThreads, G > 4 ? 1 : 2) void scan_columns(Colu
         }
       }
       for (int h = 0; h < G; ++h) {
-        if (h < heads) {
+        if (scan.logits && h < heads) {
           float* out = scan.logits + (row + h) * scan.stride + start + token;
           for (int i = 0; i < kLaneTokens; i += 4) {
             store16(out + i, {bits_of(s[h][i]), bits_of(s[h][i + 1]), bits_of(s[h][i + 2]), bits_of(s[h][i + 3])});
           }
         }
       }
-      write_parts<G>(s, heads, row, (start + chunk) / kChunkTokens, scan.partials);
+      write_parts<G>(s, heads, row, (start + chunk) / kChunkTokens, scan);
     }
   }
 }

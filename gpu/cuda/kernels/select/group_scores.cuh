@@ -4,22 +4,14 @@
 
 #include "gpu/backend.h"
 #include "gpu/cuda/kernels/select/components.h"
-#include "gpu/cuda/kernels/select/top_positions.cuh"
+#include "gpu/cuda/kernels/select/group_rank.cuh"
 #include "gpu/cuda/kernels/warp.cuh"
 
 // From each query head's logits to one score per position and KV head, and from the selection to alpha.
 namespace hayloft::gpu::cuda {
 
-// One query head's softmax over the store and the tail.
-struct HeadSoftmax {
-  float max;
-  float sum;       // of exp(s - max)
-  float outside;   // the tail's part of it
-  float reach;     // the largest logit of what may be selected
-  double log_sum;  // of exp(s)
-};
-
-// Logits f32 [batch Hq][stride] of the store's positions, and the softmax of their chunks.
+// Logits f32 [batch Hq][stride] of the store's positions, or of those of its listed strips, and the softmax of the
+// chunks of all.
 struct Logits {
   const float* logits = nullptr;
   std::int64_t stride = 0;
@@ -27,6 +19,12 @@ struct Logits {
   std::int64_t store_chunks = 0;
   std::int64_t tail_chunks = 0;
   int group = 0;
+  Strips strips = {};
+
+  // How far behind its position a logit at or after the limit lies.
+  __device__ std::int64_t shift(std::int64_t list, std::int64_t limit) const {
+    return strips.listed ? strips.limits[list] - limit : 0;
+  }
 };
 
 // One block per query head of the batch: its softmax from its partials, always in the same order, but for log_sum that
@@ -60,23 +58,10 @@ __global__ __launch_bounds__(kSelectThreads) void normalise(Logits in, std::int6
   out[blockIdx.x] = {max, sum, tail, reach, by_max + log(static_cast<double>(by_sum))};
 }
 
-// Computes what is taken off each of the group's logits: the log-sum-exp, less a number that the group shares. A
-// position's score is the sum over the group of exp(s - log-sum-exp); all of a group are scaled by one factor that
-// brings the largest near 1: the order stays, and nothing underflows only because what dominates lies outside the store
-// or at or after the limit. offsets: shared [group]; a barrier must follow.
-__device__ inline void group_offsets(const HeadSoftmax* heads, int group, float* offsets) {
-  double top = -static_cast<double>(__builtin_inff());
-  for (int h = 0; h < group; ++h) top = fmax(top, heads[h].reach - heads[h].log_sum);
-  for (int h = threadIdx.x; h < group; h += kSelectThreads) {
-    offsets[h] = static_cast<float>(heads[h].log_sum + top);
-  }
-}
-
 // The group's score of every position of [0, limit) as a key, the largest key of each chunk, and the histogram of the
 // keys' top bits. sum_logits: the score is the sum of the logits (GroupRule::logits, and a group of one, for which the
-// rules agree); else the sum of the softmaxes. exp is held at exp(-87), where f32 is about to run out of normal
-// numbers, as on the CPU: ties there are ties everywhere. Grid: some blocks, KV heads of the batch. Dynamic shared
-// memory: f32 [group].
+// rules agree); else the sum of the softmaxes. Grid: some blocks, KV heads of the batch. Dynamic shared memory: f32
+// [group].
 __global__ __launch_bounds__(kSelectThreads) void rank_positions(Logits in, const HeadSoftmax* heads, bool sum_logits,
                                                                  std::int64_t limit, unsigned* keys,
                                                                  unsigned* key_chunk_max, unsigned* histogram) {
@@ -97,61 +82,47 @@ __global__ __launch_bounds__(kSelectThreads) void rank_positions(Logits in, cons
       const unsigned words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
       const float offset = sum_logits ? 0.0f : offsets[h];
       for (int i = 0; i < 8; ++i) {
-        const float x = float_of(words[i]) - offset;
-        score[i] += sum_logits ? x : expf(x < -87 ? -87.0f : x);
+        score[i] += sum_logits ? float_of(words[i]) : share_of(float_of(words[i]), offset);
       }
     }
-    unsigned key[8], most = 0;
-    for (int i = 0; i < 8; ++i) {
-      key[i] = key_of(score[i]);
-      if (position + i < limit) {
-        most = most > key[i] ? most : key[i];
-        atomic_add(bins + (key[i] >> level_shift(0)), 1u);
-      }
-    }
-    unsigned* to = keys + list * in.stride + position;
-    store16(to, {key[0], key[1], key[2], key[3]});
-    store16(to + 4, {key[4], key[5], key[6], key[7]});
-    for (int mask = kWarp / 2; mask > 0; mask /= 2) {
-      const unsigned other = shuffle_xor(most, mask);
-      most = most > other ? most : other;
-    }
-    if (lane == 0) key_chunk_max[list * in.partials.stride + chunk] = most;
+    keep_keys(score, limit - position, keys + list * in.stride + position,
+              key_chunk_max + list * in.partials.stride + chunk, bins);
   }
   merge_bins(bins, histogram + list * kBins);
 }
 
-// One block per query head of the batch: alpha, the softmax mass of the selected positions [lists][k], of those at and
-// after the limit, and of the tail. Rounding alone can take it past one.
+// One block per query head of the batch: alpha, the softmax mass of the selected positions, whose logits lie at places
+// [lists][k], of those at and after the limit, and of the tail. Rounding alone can take it past one.
 __global__ __launch_bounds__(kSelectThreads) void weigh_selection(Logits in, const HeadSoftmax* heads,
-                                                                  const std::int32_t* positions, int k,
-                                                                  std::int64_t limit, std::int64_t tokens,
-                                                                  float* alpha) {
+                                                                  const std::int32_t* places, int k, std::int64_t limit,
+                                                                  std::int64_t tokens, float* alpha) {
   __shared__ float scratch[kSelectThreads / kWarp + 1];
   const std::int64_t h = blockIdx.x;
   const HeadSoftmax head = heads[h];
   const float* s = in.logits + h * in.stride;
-  positions += h / in.group * k;
+  places += h / in.group * k;
+  const std::int64_t shift = in.shift(h / in.group, limit);
   double mass = 0;
-  for (int i = threadIdx.x; i < k; i += kSelectThreads) mass += expf(s[positions[i]] - head.max);
-  for (std::int64_t t = limit + threadIdx.x; t < tokens; t += kSelectThreads) mass += expf(s[t] - head.max);
+  for (int i = threadIdx.x; i < k; i += kSelectThreads) mass += expf(s[places[i]] - head.max);
+  for (std::int64_t t = limit + threadIdx.x; t < tokens; t += kSelectThreads) mass += expf(s[t + shift] - head.max);
   const float share = (block_sum(static_cast<float>(mass), scratch) + head.outside) / head.sum;
   if (threadIdx.x == 0) alpha[h] = share > 1 ? 1.0f : share;
 }
 
 // One block per query head of the batch: of a search in parts what SparqPart says of the part, whose pointers are those
-// of the batch.
+// of the batch; places as of weigh_selection.
 __global__ __launch_bounds__(kSelectThreads) void tell_part(Logits in, const HeadSoftmax* heads,
-                                                            const std::int32_t* positions, int k, std::int64_t limit,
+                                                            const std::int32_t* places, int k, std::int64_t limit,
                                                             std::int64_t tokens, SparqPart part) {
   __shared__ float scratch[kSelectThreads / kWarp + 1];
   const std::int64_t h = blockIdx.x;
   const HeadSoftmax head = heads[h];
   const float* s = in.logits + h * in.stride;
-  positions += h / in.group * k;
-  for (int i = threadIdx.x; i < k; i += kSelectThreads) part.logits[h * k + i] = s[positions[i]];
+  places += h / in.group * k;
+  const std::int64_t shift = in.shift(h / in.group, limit);
+  for (int i = threadIdx.x; i < k; i += kSelectThreads) part.logits[h * k + i] = s[places[i]];
   double late = 0;
-  for (std::int64_t t = limit + threadIdx.x; t < tokens; t += kSelectThreads) late += expf(s[t] - head.max);
+  for (std::int64_t t = limit + threadIdx.x; t < tokens; t += kSelectThreads) late += expf(s[t + shift] - head.max);
   const float attended = block_sum(static_cast<float>(late), scratch) + head.outside;
   if (threadIdx.x != 0) return;
   part.all.max[h] = head.max;

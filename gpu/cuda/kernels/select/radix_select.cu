@@ -8,49 +8,14 @@
 namespace hayloft::gpu::cuda {
 namespace {
 
-// Sum over the lanes before this one.
-__device__ inline unsigned warp_prefix(unsigned x) {
-  unsigned inclusive = x;
-  for (int delta = 1; delta < kWarp; delta *= 2) {
-    const unsigned below = shuffle_up(inclusive, delta);
-    if (static_cast<int>(threadIdx.x) % kWarp >= delta) inclusive += below;
-  }
-  return inclusive - x;
-}
-
-// Sum of x over the threads before this one; `total` over all of them. scratch: shared [kSelectThreads / kWarp].
-__device__ inline unsigned block_prefix(unsigned x, unsigned* scratch, unsigned& total) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const unsigned before_in_warp = warp_prefix(x);
-  if (lane == kWarp - 1) scratch[warp] = before_in_warp + x;
-  __syncthreads();
-  unsigned before = 0;
-  total = 0;
-  for (int w = 0; w < kSelectThreads / kWarp; ++w) {
-    if (w < warp) before += scratch[w];
-    total += scratch[w];
-  }
-  __syncthreads();
-  return before + before_in_warp;
-}
-
 // One block per list: finds the bin that holds the last selected key, from the histogram [lists][kBins] of `level`.
 // Level 0 begins with k; the others go on from the list's cut.
 __global__ __launch_bounds__(kSelectThreads) void narrow_cut(const unsigned* histogram, int level, int k, Cut* cuts) {
   __shared__ unsigned scratch[kSelectThreads / kWarp];
   const Cut before = level == 0 ? Cut{0, static_cast<unsigned>(k)} : cuts[blockIdx.x];
   __syncthreads();  // one thread is going to change it
-  const unsigned* bins = histogram + static_cast<std::int64_t>(blockIdx.x) * kBins;
-  const int each = (1 << level_bits(level)) / kSelectThreads;
-  const int top = (1 << level_bits(level)) - 1 - static_cast<int>(threadIdx.x) * each;  // this thread's, downwards
-  unsigned count = 0;
-  for (int i = 0; i < each; ++i) count += bins[top - i];
-  unsigned total;
-  unsigned above = block_prefix(count, scratch, total);
-  if (above >= before.remaining || above + count < before.remaining) return;
-  int bin = top;
-  while (above + bins[bin] < before.remaining) above += bins[bin--];
-  cuts[blockIdx.x] = {before.prefix << level_bits(level) | static_cast<unsigned>(bin), before.remaining - above};
+  narrow<kSelectThreads>(histogram + static_cast<std::int64_t>(blockIdx.x) * kBins, level, before, scratch,
+                         cuts[blockIdx.x]);
 }
 
 // Histogram of `level` (1 or 2) over the keys that start with the cut's bits. Grid: some blocks, lists.
@@ -63,7 +28,7 @@ __global__ __launch_bounds__(kSelectThreads) void refine_histogram(Keys list, in
   const int known = level_shift(level - 1);
   const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * (kSelectThreads / kWarp);
   for (std::int64_t chunk = static_cast<std::int64_t>(blockIdx.x) * (kSelectThreads / kWarp) + warp;
-       chunk < list.chunks(); chunk += warps) {
+       chunk < list.chunks(row); chunk += warps) {
     if (list.chunk_max[row * list.chunk_stride + chunk] >> known < prefix) continue;
     unsigned key[8];
     const int live = load_keys(list, row, chunk, key);
@@ -82,7 +47,7 @@ __global__ __launch_bounds__(kSelectThreads) void tally_chunks(Keys list, const 
   const unsigned threshold = cuts[row].prefix;
   const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * (kSelectThreads / kWarp);
   for (std::int64_t chunk = static_cast<std::int64_t>(blockIdx.x) * (kSelectThreads / kWarp) + warp;
-       chunk < list.chunks(); chunk += warps) {
+       chunk < list.chunks(row); chunk += warps) {
     unsigned counts = 0;  // at most 256 of each kind in a chunk: `above` in the upper half of the word
     if (list.chunk_max[row * list.chunk_stride + chunk] >= threshold) {
       unsigned key[8];
@@ -98,11 +63,11 @@ __global__ __launch_bounds__(kSelectThreads) void tally_chunks(Keys list, const 
 
 // One block per list: tallies become those of all chunks before. Each warp adds up a run of chunks of its own, and goes
 // over it a second time with what the warps before it have found: one barrier, however long the list.
-__global__ __launch_bounds__(kSelectThreads) void add_up_tallies(std::int64_t chunks, std::int64_t chunk_stride,
-                                                                 Tally* tallies) {
+__global__ __launch_bounds__(kSelectThreads) void add_up_tallies(Keys keys, Tally* tallies) {
   constexpr int warps = kSelectThreads / kWarp;
   __shared__ unsigned scratch[2][warps];
-  Tally* list = tallies + blockIdx.x * chunk_stride;
+  Tally* list = tallies + blockIdx.x * keys.chunk_stride;
+  const std::int64_t chunks = keys.chunks(static_cast<int>(blockIdx.x));
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const std::int64_t run = (chunks + kSelectThreads - 1) / kSelectThreads * kWarp;
   const std::int64_t begin = warp * run, end = begin + run < chunks ? begin + run : chunks;
@@ -143,9 +108,10 @@ __global__ __launch_bounds__(kSelectThreads) void write_positions(Keys list, con
   const int row = blockIdx.y, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const Cut cut = cuts[row];
   positions += static_cast<std::int64_t>(row) * k;
+  std::int32_t* const places = list.places ? list.places + static_cast<std::int64_t>(row) * k : nullptr;
   const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * (kSelectThreads / kWarp);
   for (std::int64_t chunk = static_cast<std::int64_t>(blockIdx.x) * (kSelectThreads / kWarp) + warp;
-       chunk < list.chunks(); chunk += warps) {
+       chunk < list.chunks(row); chunk += warps) {
     if (list.chunk_max[row * list.chunk_stride + chunk] < cut.prefix) continue;
     unsigned key[8];
     const int live = load_keys(list, row, chunk, key);
@@ -161,11 +127,14 @@ __global__ __launch_bounds__(kSelectThreads) void write_positions(Keys list, con
     before -= counts;
     const Tally start = tallies[row * list.chunk_stride + chunk];
     unsigned above = start.above + (before >> 16), at = start.at + (before & 0xffffu);
-    const auto position = static_cast<std::int32_t>(chunk * kChunkKeys + lane * 8);
+    const auto place = static_cast<std::int32_t>(chunk * kChunkKeys + lane * 8);
+    const std::int32_t position = live > 0 ? list.strips.position(row, place) : 0;  // of the first, all in one strip
     for (int i = 0; i < live; ++i) {
       const bool higher = key[i] > cut.prefix, equal = key[i] == cut.prefix;
       if (higher || (equal && at < cut.remaining)) {
-        positions[above + (at < cut.remaining ? at : cut.remaining)] = position + i;
+        const unsigned to = above + (at < cut.remaining ? at : cut.remaining);
+        positions[to] = position + i;
+        if (places) places[to] = place + i;
       }
       above += higher ? 1 : 0;
       at += equal ? 1 : 0;
@@ -198,14 +167,13 @@ dim3 RadixSelect::pass_grid(int lists, std::int64_t limit) const {
 void RadixSelect::select(const Keys& keys, int lists, int k, std::int32_t* positions) {
   const auto all = static_cast<unsigned>(lists);
   const Shape pass{pass_grid(lists, keys.limit), kSelectThreads};
-  const std::int64_t chunks = (keys.limit + kChunkKeys - 1) / kChunkKeys;
   launch("narrow_cut", narrow_cut, {all, kSelectThreads}, stream_, histogram(0), 0, k, cuts_);
   for (int level = 1; level < kLevels; ++level) {
     launch("refine_histogram", refine_histogram, pass, stream_, keys, level, cuts_, histogram(level));
     launch("narrow_cut", narrow_cut, {all, kSelectThreads}, stream_, histogram(level), level, k, cuts_);
   }
   launch("tally_chunks", tally_chunks, pass, stream_, keys, cuts_, tallies_);
-  launch("add_up_tallies", add_up_tallies, {all, kSelectThreads}, stream_, chunks, keys.chunk_stride, tallies_);
+  launch("add_up_tallies", add_up_tallies, {all, kSelectThreads}, stream_, keys, tallies_);
   launch("write_positions", write_positions, pass, stream_, keys, cuts_, tallies_, k, positions);
 }
 

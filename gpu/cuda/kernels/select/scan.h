@@ -4,6 +4,7 @@
 
 #include "gpu/cuda/context.h"
 #include "gpu/cuda/kernels/select/components.h"
+#include "gpu/cuda/kernels/select/strips.h"
 #include "gpu/cuda/memory/column_source.h"
 
 namespace hayloft::gpu::cuda {
@@ -16,12 +17,19 @@ struct ColumnScan {
   int rank = 0;
   int plane_total = 0;  // of a KV head, all components together
   int group = 0;
-  int first_head = 0;       // of the batch's arrays below
-  int head = 0;             // KV head of blockIdx.y = 0
-  std::int64_t begin = 0;   // positions; a multiple of the tile
-  std::int64_t end = 0;     // a multiple of kChunkTokens, or the store's end
-  float* logits = nullptr;  // [batch Hq][stride], -infinity from the store's end to the chunk's
+  int first_head = 0;      // of the batch's arrays below
+  int head = 0;            // KV head of blockIdx.y = 0
+  std::int64_t begin = 0;  // positions; a multiple of the tile
+  std::int64_t end = 0;    // a multiple of kChunkTokens, or the store's end
+  // What is kept of the scores: all of them, -infinity from the store's end to the chunk's, or a bound of each strip of
+  // kStripTokens. One of the two is null.
+  float* logits = nullptr;  // [batch Hq][stride]
   std::int64_t stride = 0;
+  // [batch Hq][strip_stride]: each query head's largest logit that is a number; with strip_sums, which takes a group in
+  // one block, [batch Hkv][strip_stride]: the largest sum over the group. For columns that are not in planes.
+  float* strip_max = nullptr;
+  std::int64_t strip_stride = 0;
+  bool strip_sums = false;
   PartialSoftmax partials;  // [batch Hq][partials.stride]
 };
 
@@ -32,5 +40,21 @@ void launch_scan(const Context& context, offload::ColumnFormat format, const Col
 // Launches that one.
 void launch_cached_scan(const Context& context, offload::ColumnFormat format, const ColumnSource& source,
                         const ColumnScan& scan, int heads, cudaStream_t stream);
+
+// Says what the listed strips are ranked by, and where their keys go: those of a Keys whose strips they are.
+struct StripRank {
+  Strips strips;
+  const HeadSoftmax* heads = nullptr;  // [batch Hq]
+  bool sum_logits = false;             // the score is the sum of the logits, else that of the softmaxes
+  unsigned* keys = nullptr;            // [batch Hkv][ColumnScan::stride]
+  unsigned* key_chunk_max = nullptr;   // [batch Hkv][PartialSoftmax::stride]
+  unsigned* histogram = nullptr;       // [batch Hkv][kBins] of the keys' top bits, added to
+};
+
+// Queues the second look at the strips that are listed of so many KV heads, those of a batch, of at most
+// cuda_most_scanned query heads each: their logits, which scan.logits takes, and keys. The source is one with
+// source.cached whose scan has been queued.
+void launch_rank_strips(const Context& context, offload::ColumnFormat format, const ColumnSource& source,
+                        const ColumnScan& scan, const StripRank& rank, int heads, cudaStream_t stream);
 
 }  // namespace hayloft::gpu::cuda

@@ -13,6 +13,7 @@
 #include "gpu/cuda/kernels/select/place_runs.h"
 #include "gpu/cuda/kernels/select/radix_select.h"
 #include "gpu/cuda/kernels/select/scan.h"
+#include "gpu/cuda/kernels/select/strips.h"
 #include "gpu/cuda/memory/column_cache.h"
 #include "gpu/cuda/memory/column_tiles.h"
 #include "gpu/cuda/memory/device_arena.h"
@@ -25,6 +26,9 @@
 // tokens, Hq = 32, Hkv = 8, k = 1024: 128 MiB read and 32 MiB written by the first, 32 MiB read by the others together
 // (a fourth of the chunks, four times), 8 MiB of partial softmaxes and tallies: 200 MiB, 0.7 ms at 300 GB/s, where the
 // r = 16 f16 columns are 256 MiB, 10.7 ms at 25 GB/s.
+//
+// Where the device has the columns no link hides that, and the scan keeps bounds of strips in place of logits
+// (strips.h).
 namespace hayloft::gpu::cuda {
 namespace {
 
@@ -128,7 +132,6 @@ class SparqSelector {
     scan_.plane_total = count_.runs;
     scan_.group = group_;
     choose(q);
-    scan_.logits = args.scores ? args.scores : logits_.data();
     scan_.stride = stride();
     scan_.partials = {partials_, partials_ + heads_at_once_ * group_ * partial_stride(), partial_stride()};
     stretches_ = stretches_of(context.tables.runs(cache.store), cache.store);
@@ -163,19 +166,20 @@ class SparqSelector {
   void find(std::int32_t* positions, float* alpha, bool scans, bool given) {
     for (int first = 0; first < cache_.kv_heads; first += heads_at_once_) {
       const int heads = std::min(heads_at_once_, cache_.kv_heads - first);
-      if (args_.scores) scan_.logits = args_.scores + std::int64_t{first} * group_ * stride();
+      first_logits_ = args_.scores ? args_.scores + std::int64_t{first} * group_ * stride() : logits_.data();
       if (scans) scan(first, heads);
       const SparqPart part = part_from(first);
       std::int32_t* const lists = positions + static_cast<std::int64_t>(first) * args_.k;
-      select(heads, given ? part.ranked_by : SoftmaxPart(), lists);
+      const Logits in = select(first, heads, given ? part.ranked_by : SoftmaxPart(), lists);
+      const std::int32_t* const places = strips_ ? strips_->places() : lists;
       if (part.wanted()) {
-        launch("tell_part", tell_part, {static_cast<unsigned>(heads * group_), kSelectThreads}, stream_, logits(),
-               softmax_, lists, args_.k, args_.limit, cache_.store.tokens, part);
+        launch("tell_part", tell_part, {static_cast<unsigned>(heads * group_), kSelectThreads}, stream_, in, softmax_,
+               places, args_.k, args_.limit, cache_.store.tokens, part);
         continue;
       }
       const Stage stage(context_.stages, "alpha", stream_);
-      launch("weigh_selection", weigh_selection, {static_cast<unsigned>(heads * group_), kSelectThreads}, stream_,
-             logits(), softmax_, lists, args_.k, args_.limit, cache_.store.tokens,
+      launch("weigh_selection", weigh_selection, {static_cast<unsigned>(heads * group_), kSelectThreads}, stream_, in,
+             softmax_, places, args_.k, args_.limit, cache_.store.tokens,
              alpha + static_cast<std::int64_t>(first) * group_);
     }
   }
@@ -215,8 +219,17 @@ class SparqSelector {
     if (!context_.columns.keeps(store)) return;
     const auto blocks = static_cast<std::int64_t>(store.blocks.size());
     places_.emplace(context_, blocks * cache_.kv_heads * count_.runs, stream_);
+    if (wants_strips()) {
+      strips_.emplace(context_, heads_at_once_, group_, ranks_by_logits(), store.tokens, args_.k, stream_);
+    }
     cached_ = context_.columns.use(cache_, stream_);
+    if (!cached_ || !cuda_keeps_strips(cached_->slots(), count_.runs, cache_.head_dim)) strips_.reset();
     if (!cached_) return;
+    if (strips_) {
+      scan_.strip_max = strips_->max();
+      scan_.strip_stride = strips_->stride();
+      scan_.strip_sums = strips_->sums();
+    }
     source_.cached = {cached_->blocks(), *places_, cache_.kv_heads, count_.runs};
     RunReads reads;
     reads.components = scan_.components;
@@ -234,11 +247,18 @@ class SparqSelector {
     return static_cast<int>(std::clamp<std::uint64_t>(most / each, 1, static_cast<unsigned>(cache_.kv_heads)));
   }
 
-  Logits logits() const { return {scan_.logits, stride(), scan_.partials, store_chunks_, tail_chunks_, group_}; }
+  bool ranks_by_logits() const { return group_ == 1 || args_.rule == index::GroupRule::logits; }
+
+  // Decides, here alone, whether the scan is to keep bounds of strips in place of logits where the device has the
+  // columns. A rest that is estimated takes the masses of all positions: it asks for their scores, which are logits.
+  bool wants_strips() const {
+    return !args_.scores && cuda_wants_strips(args_.limit, args_.k, group_, cache_.store.layout->columns);
+  }
 
   // Logits and partial softmaxes of KV heads [first, first + heads).
   void scan(int first, int heads) {
     scan_.first_head = first;
+    scan_.logits = strips_ ? nullptr : first_logits_;
     {
       const Stage stage(context_.stages, "column scan", stream_);
       if (!tiles_) {
@@ -296,19 +316,33 @@ class SparqSelector {
     }
   }
 
-  void select(int lists, const SoftmaxPart& ranked_by, std::int32_t* positions) {
+  // Of the KV heads from `first` on. Returns the logits that there are.
+  Logits select(int first, int lists, const SoftmaxPart& ranked_by, std::int32_t* positions) {
     const Stage stage(context_.stages, "selection", stream_);
+    Logits in{first_logits_, stride(), scan_.partials, store_chunks_, tail_chunks_, group_};
     const auto all = static_cast<unsigned>(lists);
     const std::int64_t chunks = chunks_of(args_.limit);
-    launch("normalise", normalise, {all * static_cast<unsigned>(group_), kSelectThreads}, stream_, logits(), chunks,
+    launch("normalise", normalise, {all * static_cast<unsigned>(group_), kSelectThreads}, stream_, in, chunks,
            ranked_by, softmax_);
-    if (args_.k == 0) return;
+    if (args_.k == 0) return in;
     passes_.clear_histograms();
-    const bool sum_logits = group_ == 1 || args_.rule == index::GroupRule::logits;
-    const unsigned offsets = static_cast<unsigned>(group_) * sizeof(float);
-    launch("rank_positions", rank_positions, {passes_.pass_grid(lists, args_.limit), kSelectThreads, offsets}, stream_,
-           logits(), softmax_, sum_logits, args_.limit, keys_, key_chunk_max_, passes_.histogram(0));
-    passes_.select({keys_, key_chunk_max_, stride(), partial_stride(), args_.limit}, lists, args_.k, positions);
+    Keys keys{keys_, key_chunk_max_, stride(), partial_stride(), args_.limit};
+    if (strips_) {
+      in.strips = keys.strips = strips_->list(softmax_, lists, args_.k, args_.limit);
+      keys.places = strips_->places();
+      ColumnScan again = scan_;
+      again.head = first;
+      again.end = cache_.store.tokens;
+      again.logits = first_logits_;
+      const StripRank rank{in.strips, softmax_, ranks_by_logits(), keys_, key_chunk_max_, passes_.histogram(0)};
+      launch_rank_strips(context_, cache_.store.layout->columns, source_, again, rank, lists, stream_);
+    } else {
+      const unsigned offsets = static_cast<unsigned>(group_) * sizeof(float);
+      launch("rank_positions", rank_positions, {passes_.pass_grid(lists, args_.limit), kSelectThreads, offsets},
+             stream_, in, softmax_, ranks_by_logits(), args_.limit, keys_, key_chunk_max_, passes_.histogram(0));
+    }
+    passes_.select(keys, lists, args_.k, positions);
+    return in;
   }
 
   const Context& context_;
@@ -332,9 +366,11 @@ class SparqSelector {
   RadixSelect passes_;               // of the heads' lists
 
   ColumnScan scan_;
-  std::vector<Stretch> stretches_;  // of the store
-  Link link_ = Link::sm;            // how those come that could be read in place
-  ColumnSource source_;             // where columns are read in place
+  std::vector<Stretch> stretches_;     // of the store
+  Link link_ = Link::sm;               // how those come that could be read in place
+  ColumnSource source_;                // where columns are read in place
+  float* first_logits_ = nullptr;      // of the batch
+  std::optional<StripBounds> strips_;  // in place of logits
   std::optional<Scratch<std::uint32_t>> places_;
   std::unique_ptr<ColumnCache::Use> cached_;
   std::vector<std::int32_t> host_chosen_;

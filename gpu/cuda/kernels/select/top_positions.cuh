@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "gpu/cuda/kernels/select/strips.h"
 #include "gpu/cuda/kernels/warp.cuh"
 
 // The k largest of many 32-bit keys per list, positions ascending, ties to the smaller position; nothing is sorted and
@@ -42,15 +43,19 @@ struct Tally {
   unsigned at;
 };
 
-// Keys u32 [lists][stride], of which [0, limit) count; the rest of the last chunk may be anything.
+// Keys u32 [lists][stride], of which [0, limit) count, or [0, strips.limits) where there are such; the rest of the last
+// chunk may be anything.
 struct Keys {
   const unsigned* keys = nullptr;
   const unsigned* chunk_max = nullptr;  // [lists][chunk_stride]
   std::int64_t stride = 0;
   std::int64_t chunk_stride = 0;
   std::int64_t limit = 0;
+  Strips strips = {};
+  std::int32_t* places = nullptr;  // out, [lists][k], of the selected keys; null: they are the positions
 
-  __device__ std::int64_t chunks() const { return (limit + kChunkKeys - 1) / kChunkKeys; }
+  __device__ std::int64_t end(int list) const { return strips.listed ? strips.limits[list] : limit; }
+  __device__ std::int64_t chunks(int list) const { return (end(list) + kChunkKeys - 1) / kChunkKeys; }
 };
 
 // The lane's 8 keys of a chunk; those that do not count as 0, which is never above a threshold. `live` says how many
@@ -61,8 +66,51 @@ __device__ inline int load_keys(const Keys& list, int row, std::int64_t chunk, u
   const uint4 low = load16(from), high = load16(from + 4);
   key[0] = low.x, key[1] = low.y, key[2] = low.z, key[3] = low.w;
   key[4] = high.x, key[5] = high.y, key[6] = high.z, key[7] = high.w;
-  const std::int64_t live = list.limit - position;
+  const std::int64_t live = list.end(row) - position;
   return live < 0 ? 0 : live < 8 ? static_cast<int>(live) : 8;
+}
+
+// Sum over the lanes before this one.
+__device__ inline unsigned warp_prefix(unsigned x) {
+  unsigned inclusive = x;
+  for (int delta = 1; delta < kWarp; delta *= 2) {
+    const unsigned below = shuffle_up(inclusive, delta);
+    if (static_cast<int>(threadIdx.x) % kWarp >= delta) inclusive += below;
+  }
+  return inclusive - x;
+}
+
+// Sum of x over the threads before this one; `total` over all of them. scratch: shared [threads / kWarp].
+template <int threads>
+__device__ inline unsigned block_prefix(unsigned x, unsigned* scratch, unsigned& total) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const unsigned before_in_warp = warp_prefix(x);
+  if (lane == kWarp - 1) scratch[warp] = before_in_warp + x;
+  __syncthreads();
+  unsigned before = 0;
+  total = 0;
+  for (int w = 0; w < threads / kWarp; ++w) {
+    if (w < warp) before += scratch[w];
+    total += scratch[w];
+  }
+  __syncthreads();
+  return before + before_in_warp;
+}
+
+// Finds the bin of a level's histogram that holds the last selected key, by all threads of a block; one of them writes
+// the list's cut, known to that level. scratch: shared [threads / kWarp].
+template <int threads>
+__device__ inline void narrow(const unsigned* bins, int level, Cut before, unsigned* scratch, Cut& cut) {
+  const int each = (1 << level_bits(level)) / threads;
+  const int top = (1 << level_bits(level)) - 1 - static_cast<int>(threadIdx.x) * each;  // this thread's, downwards
+  unsigned count = 0;
+  for (int i = 0; i < each; ++i) count += bins[top - i];
+  unsigned total;
+  unsigned above = block_prefix<threads>(count, scratch, total);
+  if (above >= before.remaining || above + count < before.remaining) return;
+  int bin = top;
+  while (above + bins[bin] < before.remaining) above += bins[bin--];
+  cut = {before.prefix << level_bits(level) | static_cast<unsigned>(bin), before.remaining - above};
 }
 
 __device__ inline void clear_bins(unsigned* bins /* shared [kBins] */) {
