@@ -165,6 +165,7 @@ class Run {
       follow(asked, method, sample.prompt.back(), *reference, led);
       row.top1 = led.top1;
       row.kl = led.kl;
+      row.accepted = led.accepted;
     }
     return row;
   }
@@ -186,6 +187,7 @@ class Run {
     EvalRow row = reference.row;
     row.top1 = 1;
     row.kl = 0;
+    row.accepted = accepted_tokens(std::vector<bool>(reference.tokens.size(), true), drafted_tokens);
     if (sample.forced.empty()) {
       grade(reference.tokens, sample, row);
       return row;
@@ -202,18 +204,20 @@ class Run {
   // of them.
   double follow(const Asked& asked, const SharedMethod& method, std::int32_t token, const Reference& reference,
                 EvalRow& row) {
-    double losses = 0, divergences = 0, same = 0;
+    double losses = 0, divergences = 0;
+    std::vector<bool> same;
     std::size_t step = 0;
     decode(asked, method, token, row, [&](const std::vector<float>& logits) {
       const std::int32_t expected = reference.tokens[step];
       losses += negative_log_likelihood(logits, expected);
       divergences += divergence(reference.logits[step], logits);
-      same += argmax(logits) == argmax(reference.logits[step]);
+      same.push_back(argmax(logits) == argmax(reference.logits[step]));
       ++step;
       return step == reference.tokens.size() ? std::nullopt : std::optional(expected);
     });
     const auto steps = static_cast<double>(step);
-    row.top1 = same / steps;
+    row.top1 = static_cast<double>(std::ranges::count(same, true)) / steps;
+    row.accepted = accepted_tokens(same, drafted_tokens);
     row.kl = divergences / steps;
     return losses / steps;
   }

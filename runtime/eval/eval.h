@@ -17,6 +17,8 @@
 namespace hayloft::runtime::eval {
 
 // One sample answered by one method.
+inline constexpr int drafted_tokens = 12;  // of a draft, whose acceptance is measured
+
 struct EvalRow {
   std::string task;
   int sample = 0;
@@ -37,6 +39,9 @@ struct EvalRow {
   // KL(dense || method), in nats. The tokens are the sample's forced ones, else what dense attention generated.
   std::optional<double> top1;
   std::optional<double> kl;
+  // Of drafts of drafted_tokens by the method, how many tokens of them a pass of exact attention would accept: the
+  // mean, over the steps that as many follow, of the steps from there on with the same most likely token.
+  std::optional<double> accepted;
   // Against exact attention over the same cache, over the first steps (EvalOptions::fidelity_steps), the layers and the
   // heads: the share of the true top-k positions among those attended, of the softmax that lies on what was attended,
   // and |y - y_exact| / |y_exact|.

@@ -185,6 +185,7 @@ std::string eval_row_json(const EvalRow& row, const std::string& recipe) {
   object["expected"] = row.expected;
   object["top1"] = json_or_null(row.top1);
   object["kl"] = json_or_null(row.kl);
+  if (row.accepted) object["accepted_of_12"] = *row.accepted;
   object["recall"] = json_or_null(row.recall);
   object["mass"] = json_or_null(row.mass);
   object["output_error"] = json_or_null(row.output_error);
@@ -232,6 +233,7 @@ EvalRow parse_eval_row(const std::string& line, const std::string& where) {
     row.expected = object.at("expected").get<std::vector<std::string>>();
     row.top1 = number_or_none(object, "top1");
     row.kl = number_or_none(object, "kl");
+    if (object.contains("accepted_of_12")) row.accepted = number_or_none(object, "accepted_of_12");
     row.recall = number_or_none(object, "recall");
     row.mass = number_or_none(object, "mass");
     row.output_error = number_or_none(object, "output_error");

@@ -36,13 +36,14 @@ struct Group {
   int block_tokens = 0;  // the largest
   Measure measure = Measure::share;
   Mean score;  // of perplexity, the logarithm
-  Mean top1, kl, recall, mass, error, error_auc, error_within, attended, elements, near, link, ms, prefill, prepare,
-      state;
+  Mean top1, kl, accepted, recall, mass, error, error_auc, error_within, attended, elements, near, link, ms, prefill,
+      prepare, state;
 
   void add(const EvalRow& row) {
     score.add(row.measure == Measure::perplexity ? std::log(row.score) : row.score);
     top1.add(row.top1);
     kl.add(row.kl);
+    accepted.add(row.accepted);
     recall.add(row.recall);
     mass.add(row.mass);
     error.add(row.output_error);

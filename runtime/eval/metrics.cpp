@@ -34,4 +34,15 @@ double divergence(std::span<const float> reference, std::span<const float> other
   return std::max(0.0, sum);  // rounding may leave it a hair below
 }
 
+std::optional<double> accepted_tokens(const std::vector<bool>& same, int drafted) {
+  const auto steps = static_cast<int>(same.size());
+  double accepted = 0;
+  for (int first = 0; first + drafted <= steps; ++first) {
+    int count = 0;
+    while (count < drafted && same[static_cast<std::size_t>(first + count)]) ++count;
+    accepted += count;
+  }
+  return drafted > steps ? std::nullopt : std::optional(accepted / (steps - drafted + 1));
+}
+
 }  // namespace hayloft::runtime::eval

@@ -143,14 +143,14 @@ TextTable length_table(const EvalReport& report) {
 
 TextTable cost_table(const EvalReport& report) {
   TextTable table{{"attention", "context", "samples", "attended", "recall", "mass", "error", "top-1", "KL",
-                   "elements/token", "near/token", "link/token", "ms/token", "prepare s", "state"}};
+                   "of 12 drafted", "elements/token", "near/token", "link/token", "ms/token", "prepare s", "state"}};
   for (const Group& group : group_rows(report.rows, false)) {
     table.push_back({group.label + (attended_to_most(group) ? " *" : ""), format_count(group.ctx_size),
                      fmt::format("{}", group.ms.count), attended_percent(group), figure(group.recall, "{:.3f}"),
                      figure(group.mass, "{:.3f}"), figure(group.error, "{:.3g}"), figure(group.top1, "{:.3f}"),
-                     figure(group.kl, "{:.3g}"), figure(group.elements, "{:.4g}"), bytes_text(group.near),
-                     bytes_text(group.link), figure(group.ms, "{:.2f}"), figure(group.prepare, "{:.2f}"),
-                     bytes_text(group.state)});
+                     figure(group.kl, "{:.3g}"), figure(group.accepted, "{:.1f}"), figure(group.elements, "{:.4g}"),
+                     bytes_text(group.near), bytes_text(group.link), figure(group.ms, "{:.2f}"),
+                     figure(group.prepare, "{:.2f}"), bytes_text(group.state)});
   }
   return table;
 }
@@ -190,6 +190,7 @@ std::string eval_json(const EvalReport& report) {
                              {"score", group.mean_score()},
                              {"top1", json_or_null(group.top1.value())},
                              {"kl", json_or_null(group.kl.value())},
+                             {"accepted_of_12", json_or_null(group.accepted.value())},
                              {"recall", json_or_null(group.recall.value())},
                              {"mass", json_or_null(group.mass.value())},
                              {"output_error", json_or_null(group.error.value())},

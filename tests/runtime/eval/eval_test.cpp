@@ -42,6 +42,13 @@ double plain_divergence(const std::vector<float>& reference, const std::vector<f
   return sum;
 }
 
+TEST(EvalMetrics, DraftsAreAcceptedUpToTheFirstTokenThatDiffers) {
+  EXPECT_FALSE(accepted_tokens({true, true}, 3));
+  EXPECT_DOUBLE_EQ(*accepted_tokens({true, true, true}, 3), 3);
+  // Drafts of 3 from each of the first three steps: 2, 1 and 0 tokens.
+  EXPECT_DOUBLE_EQ(*accepted_tokens({true, true, false, true, true}, 3), 1);
+}
+
 TEST(EvalMetrics, DivergenceAndLogLikelihoodAreThoseOfTheirDefinitions) {
   const std::vector<float> a = random_logits(500, 1), b = random_logits(500, 2);
   EXPECT_NEAR(divergence(a, b), plain_divergence(a, b), 1e-10);
