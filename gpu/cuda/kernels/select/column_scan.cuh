@@ -9,7 +9,8 @@
 #include "gpu/cuda/memory/column_source.h"
 
 // The one pass over the chosen columns. Bound by the link the columns come over, so it does everything that needs no
-// second look while it is there: scores all query heads of the KV head, and keeps each one's softmax per chunk.
+// second look while it is there: scores all query heads of the KV head, and keeps each one's softmax per chunk. Where
+// the device has the columns it keeps bounds of the scores instead of them (strips.h).
 //
 // A link of 1 to 2 us and 25 to 55 GB/s needs 50 to 100 KB on the way at any time. A lane asks for 8 consecutive tokens
 // of 8 components (4 for groups above 8, whose sums fill the registers) before it uses the first of them: 4 KiB (f16),
