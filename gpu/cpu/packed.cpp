@@ -80,7 +80,7 @@ class Codes {
     }
     if constexpr (kTable) return hn::GatherIndex(d, values_, hn::BitCast(hn::RebindToSigned<F32>(), code));
     // As the mantissa of a number from 2^23 on, a code is that number's whole part.
-    return hn::Sub(hn::BitCast(d, hn::Or(code, hn::Set(du, 0x4b000000u))), zero_[kChain]);
+    return hn::Sub(hn::BitCast(d, hn::Or(code, hn::Set(du, 0x4b000000u))), zero_[0]);
   }
 
   // next() without the factor.

@@ -210,15 +210,15 @@ __device__ inline Part part_of(const float (&s)[kLaneTokens]) {
 }
 
 // Each head's softmax over the warp's tokens, of the chunk that is `chunk`th in the rows of partials from `row` on, and
-// its strips' largest logits, if they are wanted. Lane h writes the softmax of head h; of a strip's four lanes each
-// writes the largest logit of every fourth head.
-template <int G>
+// with kStrips its strips' largest logits, if they are wanted. Lane h writes the softmax of head h; of a strip's four
+// lanes each writes the largest logit of every fourth head.
+template <int G, bool kStrips>
 __device__ inline void write_parts(const float (&s)[G][kLaneTokens], int heads, std::int64_t row, std::int64_t chunk,
                                    const ColumnScan& scan) {
   constexpr int lanes = kStripTokens / kLaneTokens, strips = kChunkTokens / kStripTokens;
   const int lane = threadIdx.x % kWarp;
   const std::int64_t strip = chunk * strips + lane / lanes;
-  const bool each = scan.strip_max && !scan.strip_sums;
+  const bool each = kStrips && scan.strip_max && !scan.strip_sums;
   Part own{};
   float largest = 0;
   for (int h = 0; h < G; ++h) {
@@ -235,7 +235,7 @@ __device__ inline void write_parts(const float (&s)[G][kLaneTokens], int heads, 
     scan.partials.max[slot] = own.max;
     scan.partials.sum[slot] = own.sum;
   }
-  if (scan.strip_max && scan.strip_sums) {
+  if (kStrips && scan.strip_max && scan.strip_sums) {
     float sum[kLaneTokens] = {};
     for (int h = 0; h < G; ++h) {
       if (h < heads) {
@@ -327,7 +327,7 @@ __global__ __launch_bounds__(kScanThreads, G > 4 ? 1 : 2) void scan_columns(Colu
           }
         }
       }
-      write_parts<G>(s, heads, row, (start + chunk) / kChunkTokens, scan);
+      write_parts<G, true>(s, heads, row, (start + chunk) / kChunkTokens, scan);
     }
   }
 }

@@ -324,7 +324,7 @@ __global__ __launch_bounds__(kScanThreads, G > 8 ? 1 : 2) void scan_planes(Colum
         for (int n = 0; n < kLaneTokens; ++n) out[4 * n] = s[h][n];
       }
     }
-    write_parts<G>(s, heads, row, (start + chunk) / kChunkTokens, scan);
+    write_parts<G, false>(s, heads, row, (start + chunk) / kChunkTokens, scan);
   }
 }
 
