@@ -242,7 +242,8 @@ class SparqSelector {
   }
 
   int heads_that_fit() const {
-    const std::uint64_t each = static_cast<std::uint64_t>(stride()) * sizeof(float) * static_cast<unsigned>(group_ + 1);
+    const std::int64_t numbers = stride() * (group_ + 1) + strips_of(stride()) * (group_ + 3);  // StripBounds' too
+    const std::uint64_t each = static_cast<std::uint64_t>(numbers) * sizeof(float);
     const std::uint64_t most = std::min(kBatchBytes, context_.arena.budget_bytes() / kBatchesPerBudget);
     return static_cast<int>(std::clamp<std::uint64_t>(most / each, 1, static_cast<unsigned>(cache_.kv_heads)));
   }
