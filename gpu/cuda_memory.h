@@ -55,19 +55,17 @@ inline int cuda_cached_slots(const offload::BlockLayout& layout, std::uint64_t b
   return slots;
 }
 
-// Says where SparQ's selection keeps bounds of strips of so many tokens in place of logits
-// (gpu/cuda/kernels/select/strips.h): where bounds leave a fraction of the strips, and where most of what is left is
-// read from the device again. With so many strips for each selected position about half of them are listed or fewer
-// (docs/internals/cuda.md), and a cache with room for twice the columns of a step has nine tenths of those
-// (docs/device-cache.md).
-inline constexpr int cuda_strip_tokens = 32;
-inline constexpr std::int64_t cuda_strips_per_selected = 8;
-inline constexpr int cuda_most_scanned = 16;  // query heads of a KV head that one block scores
+inline constexpr int cuda_strip_tokens = 32;                 // whose largest logits a scan keeps in place of all
+inline constexpr std::int64_t cuda_strips_per_selected = 8;  // about half of which are listed, or fewer
+inline constexpr int cuda_most_scanned = 16;                 // query heads of a KV head that one block scores
+// Returns whether SparQ's selection of k positions below the limit keeps bounds of strips in place of logits
+// (gpu/cuda/kernels/select/strips.h): where bounds leave a fraction of the strips (docs/internals/cuda.md).
 inline bool cuda_wants_strips(std::int64_t limit, int k, int group, offload::ColumnFormat columns) {
   return k > 0 && limit / cuda_strip_tokens >= cuda_strips_per_selected * k && group <= cuda_most_scanned &&
          !in_planes(columns);
 }
-// slots: of a KV head that every block has, for the `columns` of a step.
+// Returns whether most of what is left is read from the device again: a cache with room for twice the columns of a step
+// has nine tenths of those (docs/device-cache.md). slots: of a KV head that every block has.
 inline bool cuda_keeps_strips(int slots, int columns, int head_dim) {
   return slots >= std::min(2 * columns, head_dim);
 }

@@ -16,9 +16,9 @@
 // Evaluation: samples of tasks, each read once and then answered by every method from a fork of what was read.
 namespace hayloft::runtime::eval {
 
-// One sample answered by one method.
 inline constexpr int drafted_tokens = 12;  // of a draft, whose acceptance is measured
 
+// One sample answered by one method.
 struct EvalRow {
   std::string task;
   int sample = 0;
