@@ -202,7 +202,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, ModelOnCudaByColumns,
                                            Tested{"qwen3", offload::ColumnFormat::int4}),
                          test::by_value);
 INSTANTIATE_TEST_SUITE_P(Formats, ModelOnCudaByRows,
-                         ::testing::Values(Tested{"llama", offload::ColumnFormat::f16, offload::RowFormat::int8},
+                         ::testing::Values(Tested{"qwen3", offload::ColumnFormat::f16, offload::RowFormat::int8},
                                            Tested{"llama", offload::ColumnFormat::f16, offload::RowFormat::int4},
                                            Tested{"gemma3", offload::ColumnFormat::f16, offload::RowFormat::int8}),
                          test::by_value);

@@ -48,6 +48,8 @@ struct FilledLane {
   __device__ void keep(int, const Bits&) const {}
 };
 
+namespace {  // so that the fibers' double guards its static shared memory
+
 // Grid: some blocks, KV heads from scan.head on, which is the batch's first. A warp takes kWarpStrips strips, of each
 // list those that are its own; columns come from the host or from slots of the device, which are as the scan before has
 // left them. scan.logits are those of what is listed.
@@ -130,4 +132,5 @@ __global__ __launch_bounds__(kScanThreads, G > 4 ? 1 : 2) void rank_strips(Colum
   merge_bins(bins, rank.histogram + list * kBins);
 }
 
+}  // namespace
 }  // namespace hayloft::gpu::cuda
