@@ -143,8 +143,8 @@ class Model {
     float* up;           // likewise
     float* delta;        // [T][hidden], added to the residual stream
     float* output_gate;  // [T][Hq d] where attention has gates; [T][values]
-    // Where layers have experts: a token's logits of the router and of the gate; its inputs to each of its experts;
-    // what these give, and the one of all tokens behind those of all.
+    // These are there where layers have experts: a token's logits of the router and of the gate; its inputs to each of
+    // its experts; their outputs, and behind those of all tokens the outputs of the expert that all tokens share.
     float* routed;          // [T][experts], and [T] behind [T][aligned_width(experts)]
     float* gathered;        // [T used][hidden]
     float* expert_outputs;  // [T used][hidden], [T][hidden]

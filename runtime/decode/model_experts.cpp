@@ -6,7 +6,7 @@
 
 namespace hayloft::runtime {
 
-// What the experts of `rows` tokens make of input [rows][hidden], in act.delta. The router's choice comes to the host.
+// Puts into act.delta what the experts make of input [rows][hidden]. The router's choice comes to the host.
 // Tokens of an expert are multiplied together, and one alone straight from the input; a token's experts are added in
 // ascending order, the one that all tokens go through last.
 void Model::mix_experts(int layer, const Activations& act, const float* input, int rows) const {

@@ -225,7 +225,7 @@ void Model::flag_logits(const float* logits, int rows, const NanFlag& flag) cons
                            flag.device.as<std::int32_t>(), backend_->stream());
 }
 
-// What comes through the gates goes on: act.gate [n] = f(act.gate) * act.up.
+// Computes act.gate [n] = f(act.gate) * act.up.
 void Model::activate(const Activations& act, std::int64_t n) const {
   if (config_.activation == Activation::silu) {
     backend_->silu_mul(act.gate, act.up, n, backend_->stream());

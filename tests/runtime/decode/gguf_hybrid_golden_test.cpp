@@ -28,18 +28,18 @@ class GgufModelGolden : public ::testing::TestWithParam<const char*> {
     gguf::dequantise(tensor.type, tensor.data, expected_values_.data());
   }
 
-  // Keys and values are f16 in both programs, and each adds products up in an order of its own: they differ by 1.5e-3,
-  // and by 7e-3 with keys that are normed. With value heads in the folder's order they would by 13, with weights of
-  // experts that do not sum to one by more than 1.
+  // Keys and values are f16 in both programs, and each adds products up in an order of its own: qwen35 differs by
+  // 1.5e-3, and would by 13 with value heads in the folder's order, qwen3moe by 7e-3.
   void expect_row(std::size_t row, std::span<const float> logits) const {
     double sum = 0;
     for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
     for (std::size_t i = 0; i < logits.size(); ++i) {
-      ASSERT_NEAR(logits[i] - std::log(sum), expected_values_[row * logits.size() + i], 1.5e-2)
+      ASSERT_NEAR(logits[i] - std::log(sum), expected_values_[row * logits.size() + i], bound_)
           << "token " << row << ", logit " << i;
     }
   }
 
+  const double bound_ = std::string(GetParam()) == "qwen35" ? 5e-3 : 1.5e-2;
   offload::Topology topology_;
   offload::Threads threads_{2};
   std::unique_ptr<gpu::Backend> backend_ = gpu::make_cpu_backend(threads_);

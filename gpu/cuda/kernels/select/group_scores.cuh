@@ -21,7 +21,7 @@ struct Logits {
   int group = 0;
   Strips strips = {};
 
-  // How far behind its position a logit at or after the limit lies.
+  // Returns how far behind its position a logit at or after the limit lies.
   __device__ std::int64_t shift(std::int64_t list, std::int64_t limit) const {
     return strips.listed ? strips.limits[list] - limit : 0;
   }

@@ -21,8 +21,8 @@ struct ColumnScan {
   int head = 0;            // KV head of blockIdx.y = 0
   std::int64_t begin = 0;  // positions; a multiple of the tile
   std::int64_t end = 0;    // a multiple of kChunkTokens, or the store's end
-  // What is kept of the scores: all of them, -infinity from the store's end to the chunk's, or a bound of each strip of
-  // kStripTokens. One of the two is null.
+  // The scan keeps all scores, -infinity from the store's end to the chunk's, or a bound of each strip of kStripTokens.
+  // One of the two is null.
   float* logits = nullptr;  // [batch Hq][stride]
   std::int64_t stride = 0;
   // [batch Hq][strip_stride]: each query head's largest logit that is a number; with strip_sums, which takes a group in

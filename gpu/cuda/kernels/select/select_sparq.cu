@@ -27,8 +27,7 @@
 // (a fourth of the chunks, four times), 8 MiB of partial softmaxes and tallies: 200 MiB, 0.7 ms at 300 GB/s, where the
 // r = 16 f16 columns are 256 MiB, 10.7 ms at 25 GB/s.
 //
-// Where the device has the columns no link hides that, and the scan keeps bounds of strips in place of logits
-// (strips.h).
+// The link hides none of that where the device has the columns: the scan then keeps bounds of strips (strips.h).
 namespace hayloft::gpu::cuda {
 namespace {
 
@@ -317,7 +316,7 @@ class SparqSelector {
     }
   }
 
-  // Of the KV heads from `first` on. Returns the logits that there are.
+  // Selects for the KV heads from `first` on. Returns the logits that there are.
   Logits select(int first, int lists, const SoftmaxPart& ranked_by, std::int32_t* positions) {
     const Stage stage(context_.stages, "selection", stream_);
     Logits in{first_logits_, stride(), scan_.partials, store_chunks_, tail_chunks_, group_};

@@ -18,12 +18,12 @@ __device__ inline bool is_finite(float x) {
 
 // The bounds of strips [0, count) as keys. Grid: some blocks, lists. Dynamic shared memory: f32 [group].
 //
-// Of sums of logits the scan has the best score itself. Of sums of softmaxes, whose terms are positive: a query head's
-// largest logit belongs to a position whose score is at least that term, and no position's score is above the sum of
-// all heads' largest terms. expf need not be monotone, and is off by 2 units in the last place at most, so that the
-// upper bound's terms are enlarged by more than twice that; that roundings are monotone does the rest. Largest logits
-// leave out what is not a number, so where a head's sum says that there may be such, or the group's scores are not
-// numbers, nothing is known.
+// Where scores are sums of logits, the scan has the best one itself. Where they are sums of softmaxes, terms are
+// positive: a query head's largest logit belongs to a position whose score is at least that term, and no position's
+// score is above the sum of all heads' largest terms. expf need not be monotone, and is off by 2 units in the last
+// place at most, so that the upper bound's terms are enlarged by more than twice that; that roundings are monotone does
+// the rest. Largest logits leave out what is not a number, so where a head's sum says that there may be such, or the
+// group's scores are not numbers, nothing is known.
 __global__ __launch_bounds__(kSelectThreads) void bound_strips(const float* max, std::int64_t stride,
                                                                const HeadSoftmax* heads, int group, bool sums,
                                                                int count, unsigned* lower, unsigned* upper) {
