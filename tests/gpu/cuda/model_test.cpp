@@ -134,7 +134,8 @@ TEST_P(ModelOnCudaByColumns, DecodesByEveryMethodThatReadsColumnsAsTheCpuDoes) {
 using ModelOnCudaByRows = ModelOnCuda;
 
 TEST_P(ModelOnCudaByRows, DecodesByEveryMethodAsTheCpuDoes) {
-  expect_same_steps({"dense", "sparq:r=4:k=16", "topk:k=16", "topk:k=16:select=kv-head", "window:k=20", "topk:k=100%",
+  // k = 15 and 16 of sparq hang on one key of llama's in 8 bits, which sums by 4 and 8 lanes round to another level.
+  expect_same_steps({"dense", "sparq:r=4:k=17", "topk:k=16", "topk:k=16:select=kv-head", "window:k=20", "topk:k=100%",
                      "flexgen:k=16", "oracle:k=16:select=query-head", "lowrank:r=4:k=16", "pages:page=16:k=20"});
 }
 
@@ -202,7 +203,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, ModelOnCudaByColumns,
                                            Tested{"qwen3", offload::ColumnFormat::int4}),
                          test::by_value);
 INSTANTIATE_TEST_SUITE_P(Formats, ModelOnCudaByRows,
-                         ::testing::Values(Tested{"qwen3", offload::ColumnFormat::f16, offload::RowFormat::int8},
+                         ::testing::Values(Tested{"llama", offload::ColumnFormat::f16, offload::RowFormat::int8},
                                            Tested{"llama", offload::ColumnFormat::f16, offload::RowFormat::int4},
                                            Tested{"gemma3", offload::ColumnFormat::f16, offload::RowFormat::int8}),
                          test::by_value);
