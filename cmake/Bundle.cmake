@@ -19,7 +19,9 @@ install(RUNTIME_DEPENDENCY_SET hayloft_bundle
         LIBRARY DESTINATION ${bundle_libraries} COMPONENT bundle EXCLUDE_FROM_ALL)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/needle-model/model/ DESTINATION share/hayloft/needle-model
         COMPONENT bundle EXCLUDE_FROM_ALL)
-if(bundle_programs)  # what the CUDA tests read
+if(bundle_programs)  # the names of the CUDA tests, and what they read
+  get_property(bundle_links GLOBAL PROPERTY HAYLOFT_BUNDLE_LINKS)
+  install(FILES ${bundle_links} DESTINATION bin COMPONENT bundle EXCLUDE_FROM_ALL)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/tests/golden/models DESTINATION share/hayloft/golden COMPONENT bundle
           EXCLUDE_FROM_ALL)
 endif()

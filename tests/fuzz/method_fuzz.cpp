@@ -5,21 +5,11 @@
 #include <string_view>
 #include <vector>
 
-#include "index/ann/ann.h"
 #include "offload/error.h"
-#include "runtime/attention/method.h"
 #include "runtime/attention/method_options.h"
 
 // Whatever is written behind --attn, it is a list of methods with options or an Error, and a method that was read has a
-// label. The methods themselves are not built in here, nor Faiss, which judges index factories.
-std::vector<std::string> hayloft::runtime::method_names() {
-  return {"dense", "sparq", "topk", "ann", "window", "flexgen", "oracle", "lowrank", "pages", "h2o", "auto"};
-}
-bool hayloft::runtime::is_registered_method(std::string_view) {
-  return false;
-}
-void hayloft::index::check_ann_factory(const std::string&, int) {}
-
+// label. Faiss judges index factories.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace hayloft::runtime;
   try {

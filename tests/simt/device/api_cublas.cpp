@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "offload/half.h"
 #include "tests/simt/device/runtime.h"
@@ -66,6 +67,16 @@ float cut_off(double x) {
   return std::fabs(static_cast<double>(rounded)) > std::fabs(x) ? std::nextafter(rounded, 0.0f) : rounded;
 }
 
+float add_up(const double* a, const double* b, std::int64_t elements) {
+  float sum = 0;
+  for (std::int64_t begin = 0; begin < elements; begin += kStep) {
+    double step = sum;
+    for (std::int64_t i = begin; i < std::min(begin + kStep, elements); ++i) step += a[i] * b[i];
+    sum = cut_off(step);
+  }
+  return sum;
+}
+
 struct Product {
   int m, n, k;
   float alpha, beta;
@@ -82,16 +93,16 @@ struct Product {
       a_here.data = static_cast<const std::byte*>(a.data) + index * stride_a * bytes_of(a.type);
       b_here.data = static_cast<const std::byte*>(b.data) + index * stride_b * bytes_of(b.type);
       const Operand c_here{static_cast<std::byte*>(c) + index * stride_c * bytes_of(type_c), type_c, false, leading_c};
+      std::vector<double> rows, columns;  // k elements after k elements
+      for (std::int64_t row = 0; row < m; ++row) {
+        for (std::int64_t i = 0; i < k; ++i) rows.push_back(a_here.at(row, i));
+      }
+      for (std::int64_t column = 0; column < n; ++column) {
+        for (std::int64_t i = 0; i < k; ++i) columns.push_back(b_here.at(i, column));
+      }
       for (std::int64_t column = 0; column < n; ++column) {
         for (std::int64_t row = 0; row < m; ++row) {
-          float sum = 0;
-          for (std::int64_t begin = 0; begin < k; begin += kStep) {
-            double step = sum;
-            for (std::int64_t i = begin; i < std::min<std::int64_t>(begin + kStep, k); ++i) {
-              step += static_cast<double>(a_here.at(row, i)) * static_cast<double>(b_here.at(i, column));
-            }
-            sum = cut_off(step);
-          }
+          const float sum = add_up(rows.data() + row * k, columns.data() + column * k, k);
           double result = static_cast<double>(alpha) * static_cast<double>(sum);
           if (beta != 0) result += static_cast<double>(beta) * static_cast<double>(c_here.at(row, column));
           store(const_cast<void*>(c_here.data), type_c, row + column * leading_c, static_cast<float>(result));

@@ -31,36 +31,57 @@ std::byte* map_stack(std::size_t bytes) {
   return static_cast<std::byte*>(memory) + page;
 }
 
+// Whoever entered.
+struct Outside {
+  boost::context::fiber context;
+  const void* stack = nullptr;
+  std::size_t bytes = 0;
+};
+Outside outside;
+Fiber* leaving = nullptr;  // who hands over; nullptr for outside
+
 }  // namespace
 
 Fiber::Fiber() : stack_(map_stack(stack_bytes)) {
   inside_ = boost::context::fiber(std::allocator_arg, GivenStack{stack_, stack_bytes},
-                                  [this](boost::context::fiber&& outside) {
-                                    outside_ = std::move(outside);
-                                    entered();
-                                    for (;;) {
-                                      (*job_)();
-                                      suspend();
-                                    }
-                                    return std::move(outside_);
+                                  [this](boost::context::fiber&& previous) {
+                                    arrived(std::move(previous), nullptr);
+                                    for (;;) go_on_with((*job_)());
+                                    return boost::context::fiber();
                                   });
 }
 
-void Fiber::entered() {
-  __sanitizer_finish_switch_fiber(fake_stack_, &outside_stack_, &outside_bytes_);
+void Fiber::arrived(boost::context::fiber&& previous, void* fake_stack) {
+  const void* stack = nullptr;
+  std::size_t bytes = 0;
+  __sanitizer_finish_switch_fiber(fake_stack, &stack, &bytes);
+  if (leaving) {
+    leaving->inside_ = std::move(previous);
+  } else {
+    outside = {std::move(previous), stack, bytes};
+  }
 }
 
-void Fiber::resume() {
+void Fiber::enter() {
+  leaving = nullptr;
   void* fake_stack = nullptr;
   __sanitizer_start_switch_fiber(&fake_stack, stack_, stack_bytes);
-  inside_ = std::move(inside_).resume();
-  __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
+  boost::context::fiber previous = std::move(inside_).resume();
+  arrived(std::move(previous), fake_stack);
 }
 
-void Fiber::suspend() {
-  __sanitizer_start_switch_fiber(&fake_stack_, outside_stack_, outside_bytes_);
-  outside_ = std::move(outside_).resume();
-  entered();
+void Fiber::go_on_with(Fiber* next) {
+  if (next == this) return;
+  leaving = this;
+  boost::context::fiber previous;
+  if (next) {
+    __sanitizer_start_switch_fiber(&fake_stack_, next->stack_, stack_bytes);
+    previous = std::move(next->inside_).resume();
+  } else {
+    __sanitizer_start_switch_fiber(&fake_stack_, outside.stack, outside.bytes);
+    previous = std::move(outside.context).resume();
+  }
+  arrived(std::move(previous), fake_stack_);
 }
 
 }  // namespace hayloft::simt

@@ -74,7 +74,8 @@ class Machine {
 
  private:
   void run_block();
-  void resume(unsigned thread);
+  Fiber* next();
+  Fiber* make_current(unsigned thread);
   void meet(Meeting& meeting, unsigned expected, unsigned first, const Site& site);
   [[noreturn]] void fail_here(std::string message);
   std::string stuck() const;
@@ -89,15 +90,15 @@ class Machine {
   Meeting block_;
   unsigned count_ = 0;  // threads of a block
   unsigned current_ = 0;
-  std::function<void()> body_;
+  Fiber::Job body_;
   std::unique_ptr<unsigned char, Freed> shared_;  // dynamic
   std::size_t shared_bytes_ = 0;
   std::string failure_;
-  std::mt19937_64* random_ = nullptr;
+  std::uint64_t random_ = 1;
 };
 
 std::string Machine::run(const Grid& grid, const std::function<void()>& kernel, std::mt19937_64& random) {
-  random_ = &random;
+  random_ = random() | 1U;
   failure_.clear();
   gridDim = grid.blocks;
   blockDim = grid.threads;
@@ -113,6 +114,7 @@ std::string Machine::run(const Grid& grid, const std::function<void()>& kernel, 
       failure_ = fmt::format("exception in thread {} of block {}: {}", text(threadIdx), text(blockIdx), error.what());
     }
     thread.state = State::returned;
+    return next();
   };
   void* memory = nullptr;
   if (posix_memalign(&memory, 16, grid.shared_bytes) != 0) throw std::bad_alloc();
@@ -155,24 +157,29 @@ void Machine::run_block() {
     thread.fiber.start(body_);
     ready_.push_back(i);
   }
-  while (!ready_.empty() && failure_.empty()) {
-    const std::size_t pick = (*random_)() % ready_.size();
-    const unsigned thread = std::exchange(ready_[pick], ready_.back());
-    ready_.pop_back();
-    resume(thread);
-  }
+  next()->enter();
   if (failure_.empty()) failure_ = stuck();
   if (failure_.empty()) return;
   for (unsigned i = 0; i < count_; ++i) {
-    if (threads_[i]->started && threads_[i]->state != State::returned) resume(i);
+    if (threads_[i]->started && threads_[i]->state != State::returned) make_current(i)->enter();
   }
 }
 
-void Machine::resume(unsigned thread) {
+// Draws the thread to go on with, by a linear congruence; nullptr when none can, or after a failure.
+Fiber* Machine::next() {
+  if (ready_.empty() || !failure_.empty()) return nullptr;
+  random_ = random_ * 6364136223846793005U + 1442695040888963407U;
+  const std::size_t pick = (random_ >> 32U) * ready_.size() >> 32U;
+  const unsigned thread = std::exchange(ready_[pick], ready_.back());
+  ready_.pop_back();
+  return make_current(thread);
+}
+
+Fiber* Machine::make_current(unsigned thread) {
   current_ = thread;
   threadIdx = threads_[thread]->index;
   threads_[thread]->started = true;
-  threads_[thread]->fiber.resume();
+  return &threads_[thread]->fiber;
 }
 
 void Machine::fail_here(std::string message) {
@@ -198,7 +205,7 @@ void Machine::meet(Meeting& meeting, unsigned expected, unsigned first, const Si
     thread.state = State::waiting;
     thread.site = site;
   }
-  thread.fiber.suspend();
+  thread.fiber.go_on_with(next());
   if (!failure_.empty()) throw Unwound{};
 }
 
