@@ -14,14 +14,10 @@
 namespace hayloft::runtime::serve {
 namespace {
 
-// Counts the blocks that a session which is opened from it uses where they are mapped.
-std::uint64_t stored_bytes(const offload::Snapshot& snapshot) {
-  const offload::StoreShape& shape = snapshot.description().shape;
-  std::int64_t blocks = 0;
-  for (int layer = 0; layer < shape.layers; ++layer) {
-    blocks += (snapshot.stored_tokens(layer) + shape.block_tokens - 1) / shape.block_tokens;
-  }
-  return static_cast<std::uint64_t>(blocks) * offload::BlockLayout(shape).block_bytes;
+std::vector<SharedMethod> methods_of(const EngineOptions& options, const ModelConfig& config) {
+  std::vector<SharedMethod> methods{options.method};
+  if (options.drafts && options.drafts->self) methods.push_back(make_method(*options.drafts->self, config.head_dim));
+  return methods;
 }
 
 }  // namespace
@@ -33,6 +29,7 @@ Engine::Engine(const ModelSource& source, offload::Arena& arena, const Contexts&
       options_(std::move(options)),
       leader_(options_.session.peers().several() ? std::make_shared<Leader>(options_.session.peers(), options_.lost)
                                                  : nullptr),
+      methods_(methods_of(options_, source_.model.config())),
       saved_(source_, arena_, options_.session, options_.method, options_.saved),
       thread_([this] { run(); }) {}
 
@@ -179,7 +176,7 @@ void Engine::run() {
 
 void Engine::keep_hot_contexts() const {
   if (leader_) return;
-  for (const auto& [context, bytes] : mapped_) {
+  for (const std::string& context : opened_) {
     const Session* const session = pool_.of_context(context);
     if (session == nullptr) continue;
     try {
@@ -217,13 +214,42 @@ void Engine::admit() {
   }
 }
 
-std::uint64_t Engine::demand(const Job& job) const {
+bool Engine::tails_in_host() const {
+  return source_.model.backend().memory().budget_bytes == 0;
+}
+
+std::uint64_t Engine::tail_of(std::int64_t tokens) const {
+  if (!tails_in_host()) return 0;
+  return tail_bytes(source_.model.config(), options_.session.cache, tokens, options_.session.chunk_tokens);
+}
+
+// Memory of the host that a sequence of so many tokens takes in all.
+std::uint64_t Engine::memory_of(std::int64_t tokens) const {
+  return host_bytes(source_.model.config(), options_.session.cache, tokens) + tail_of(tokens);
+}
+
+// Returns what the blocks take by which a cache grows up to so many tokens.
+std::uint64_t Engine::blocks_behind(const Cache& cache, std::int64_t tokens) const {
   const ModelConfig& config = source_.model.config();
-  const std::int64_t tokens = static_cast<std::int64_t>(job.request().tokens.size()) + job.request().max_tokens;
-  std::uint64_t bytes = host_bytes(config, options_.session.cache, tokens);
-  if (source_.model.backend().memory().budget_bytes == 0)  // the tails are in the same memory
-    bytes += tail_bytes(config, options_.session.cache, tokens, options_.session.chunk_tokens);
-  return bytes;
+  return host_bytes(config, cache.options(), std::max(tokens, cache.tokens())) -
+         host_bytes(config, cache.options(), cache.tokens());
+}
+
+// Returns what a running request may yet take, besides what it holds.
+std::uint64_t Engine::growth(const Job& job) const {
+  const Cache& cache = job.session().cache();
+  const std::int64_t tokens = job.usage().prompt_tokens + job.request().max_tokens;
+  const std::uint64_t tail = tail_of(tokens);
+  return blocks_behind(cache, tokens) + tail - std::min(tail, cache.device_bytes());
+}
+
+// Returns the same of one that begins with what is kept: a tail of its own, and the blocks behind those.
+std::uint64_t Engine::growth_behind(const Job& job, const SessionPool::Beginning& kept) const {
+  std::int64_t tokens = static_cast<std::int64_t>(job.request().tokens.size()) + job.request().max_tokens;
+  if (!kept.entry) return memory_of(tokens);
+  const Cache& cache = kept.entry->session.cache();
+  tokens += cache.tokens() - static_cast<std::int64_t>(kept.entry->tokens.size());  // of a saved context
+  return blocks_behind(cache, tokens) + tail_of(tokens);
 }
 
 // The first rank holds the most blocks: what it counts for itself suffices for all.
@@ -231,59 +257,77 @@ std::uint64_t Engine::budget() const {
   return options_.host_bytes > 0 ? std::min(options_.host_bytes, arena_.budget_bytes()) : arena_.budget_bytes();
 }
 
+// Returns what the job, that goes on from `kept`, and all that run will hold at most, with those that have left and
+// with everything else that is kept, where they are to be counted.
+std::uint64_t Engine::needed(const Job& job, const SessionPool::Beginning& kept, bool with_left, bool with_pool) const {
+  HeldMemory running(methods_);
+  std::uint64_t bytes = growth_behind(job, kept);
+  const auto count = [&](const std::vector<SharedJob>& jobs) {
+    for (const SharedJob& other : jobs) {
+      running.add(other->session());
+      bytes += growth(*other);
+    }
+  };
+  count(active_);
+  if (with_left) count(left_);
+  std::uint64_t tails = running.tail_bytes();
+  if (with_pool) {
+    bytes += pool_.held().host_bytes() - running.shared_host_bytes(pool_.held());
+    tails += pool_.held().tail_bytes();
+  } else if (kept.entry) {
+    running.add(kept.entry->session);
+  }
+  return bytes + running.host_bytes() + (tails_in_host() ? tails : 0);
+}
+
 bool Engine::make_room(const Job& job) {
   const std::uint64_t budget = this->budget();
-  const std::uint64_t wanted = demand(job);
-  if (wanted > budget) {
-    fail("keys and values of {} tokens take {}, and {} may be used, see --host-memory",
-         job.request().tokens.size() + static_cast<std::size_t>(job.request().max_tokens), format_bytes(wanted),
-         format_bytes(budget));
+  const std::int64_t tokens = static_cast<std::int64_t>(job.request().tokens.size()) + job.request().max_tokens;
+  if (memory_of(tokens) > budget) {
+    fail("keys and values of {} tokens take {}, and {} may be used, see --host-memory", tokens,
+         format_bytes(memory_of(tokens)), format_bytes(budget));
   }
-  std::uint64_t promised = wanted;
-  for (const SharedJob& other : active_) promised += demand(*other);
-  while (promised > budget) {  // the oldest of those that read for nobody first
+  SessionPool::Beginning kept = kept_of(job.request());
+  while (needed(job, kept, false, false) > budget) {  // the oldest of those that read for nobody first
     const auto oldest = std::ranges::find_if(active_, [&](const SharedJob& other) { return abandoned(*other); });
     if (oldest == active_.end()) break;
-    promised -= demand(**oldest);
     give_up(*oldest);
+    kept = kept_of(job.request());
   }
-  const auto left_bytes = [&] {
-    std::uint64_t bytes = 0;
-    for (const SharedJob& other : left_) bytes += demand(*other);
-    return bytes;
-  };
-  while (!left_.empty() && promised + left_bytes() > budget) left_.erase(left_.begin());
-  promised += left_bytes();
-  while (promised + pool_.bytes() > budget && pool_.drop_one()) {
+  while (!left_.empty() && needed(job, kept, true, false) > budget) left_.erase(left_.begin());
+  while (needed(job, kept, true, true) > budget && pool_.drop_one(kept.entry)) {
+  }
+  const bool alone = active_.empty() && left_.empty();
+  if (alone && kept.entry && needed(job, kept, true, true) > budget) {  // what it would go on from is read anew
+    pool_.drop_one();
+    kept = {};
   }
   const gpu::Backend& backend = source_.model.backend();
   if (backend.memory().budget_bytes > 0) {  // a device with memory of its own, where the tails are
-    const auto tokens = static_cast<std::int64_t>(job.request().tokens.size()) + job.request().max_tokens;
     const std::uint64_t tail =
         tail_bytes(source_.model.config(), options_.session.cache, tokens, options_.session.chunk_tokens);
-    while (backend.memory().used_bytes + tail > backend.memory().budget_bytes && pool_.drop_one()) {
+    while (backend.memory().used_bytes + tail > backend.memory().budget_bytes &&
+           (pool_.drop_one(kept.entry) || pool_.drop_one())) {
     }
+    kept = kept_of(job.request());
   }
-  return promised <= budget || (active_.empty() && left_.empty());
+  return alone || needed(job, kept, true, true) <= budget;
 }
 
 LedSession Engine::opened(const std::string& context) {
   const std::filesystem::path path = contexts_.path(context);
-  return open_saved_led(leader_, context, [&] {
+  LedSession opened = open_saved_led(leader_, context, [&] {
     const offload::Snapshot snapshot =
         leader_ ? open_over_ranks(leader_->ranks(), path) : offload::Snapshot::open(path);
     Session session = leader_
                           ? open_over(leader_->ranks(), source_, arena_, snapshot, options_.session, options_.method)
                           : open_context(source_, arena_, snapshot, options_.session, options_.method.get());
     session.set_method(with_column_recall(options_.method, snapshot));
-    mapped_[context] = stored_bytes(snapshot);
     return session;
   });
-}
-
-std::uint64_t Engine::mapped_bytes(const std::string& context) const {
-  const auto found = mapped_.find(context);
-  return found == mapped_.end() ? 0 : found->second;
+  opened.set_opened(!options_.session.cache.copy_saved);
+  opened_.insert(context);
+  return opened;
 }
 
 void Engine::start(const SharedJob& job) {
@@ -291,10 +335,12 @@ void Engine::start(const SharedJob& job) {
   if (!request.echo) {
     const SessionPool::Beginning kept = kept_of(request);
     if (request.context.empty() && saved_.longest(request.tokens) > kept.tokens) {
-      if (std::optional<Session> session = saved_.open(request.tokens)) {
-        const auto read = static_cast<std::size_t>(session->tokens());
-        keep("", std::span(request.tokens).first(read), [&] { return session->fork(); });
-        return begin(*job, std::move(*session), 0, read);
+      if (std::optional<Session> opened = saved_.open(request.tokens)) {
+        LedSession session(std::move(*opened));
+        session.set_opened(!options_.session.cache.copy_saved);
+        const auto read = static_cast<std::size_t>(session.tokens());
+        keep("", std::span(request.tokens).first(read), [&] { return session.fork(); });
+        return begin(*job, std::move(session), 0, read);
       }
     }
     if (kept.entry) {

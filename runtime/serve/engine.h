@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -88,6 +88,7 @@ class Engine {
   void admit();
   bool must_wait(const Job& job, std::size_t cached) const;
   bool make_room(const Job& job);
+  std::uint64_t needed(const Job& job, const SessionPool::Beginning& kept, bool with_left, bool with_pool) const;
   bool take_over(const SharedJob& job);
   void start(const SharedJob& job);
   void begin(Job& job, LedSession session, std::int64_t context_tokens, std::size_t read);
@@ -112,11 +113,15 @@ class Engine {
   void fork_for_copies(const Job& job);
   bool copies_wait(const Job& job) const;  // other requests with its prompt, for a place
   void keep_session(Job& job);
-  std::uint64_t mapped_bytes(const std::string& context) const;
   void keep_hot_contexts() const;  // what was read often of them, for the next server
   void keep(const std::string& context, std::span<const std::int32_t> tokens,
             const std::function<LedSession()>& session, std::size_t conversation = 0);
-  std::uint64_t demand(const Job& job) const;
+  std::uint64_t tail_of(std::int64_t tokens) const;  // in memory of the host
+  std::uint64_t memory_of(std::int64_t tokens) const;
+  std::uint64_t blocks_behind(const Cache& cache, std::int64_t tokens) const;
+  std::uint64_t growth(const Job& job) const;
+  std::uint64_t growth_behind(const Job& job, const SessionPool::Beginning& kept) const;
+  bool tails_in_host() const;
   std::uint64_t budget() const;  // for keys and values
   void fail_job(Job& job, int status, const std::string& message);
   void end_on_lost_device();
@@ -145,10 +150,11 @@ class Engine {
   std::vector<SharedJob> active_;
   std::vector<SharedJob> left_;  // scored with echo for clients that have left, for when they ask again
   std::shared_ptr<Workspace> workspace_ = std::make_shared<Workspace>();  // of all sessions, which take turns
-  std::map<std::string, std::uint64_t> mapped_;  // bytes of blocks in the files of contexts that were opened
+  std::set<std::string> opened_;                                          // saved contexts
   std::size_t next_reader_ = 0;
-  std::string device_lost_;  // how, once it is
-  SessionPool pool_;
+  std::string device_lost_;                  // how, once it is
+  const std::vector<SharedMethod> methods_;  // that sessions decode and draft by
+  SessionPool pool_{methods_};
   SavedPrompts saved_;
   ReadHistory history_;
   EngineFigures own_;

@@ -113,7 +113,7 @@ void Engine::keep_session(Job& job) {
 void Engine::keep(const std::string& context, std::span<const std::int32_t> tokens,
                   const std::function<LedSession()>& session, std::size_t conversation) {
   try {
-    pool_.put(context, tokens, session(), mapped_bytes(context), conversation);
+    pool_.put(context, tokens, session(), conversation);
   } catch (const gpu::DeviceLost& error) {
     device_lost_ = error.what();
   } catch (const Error&) {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/chat/calls/answer_part.h"
+#include "runtime/chat/calls/answer_form.h"
 #include "runtime/decode/sampler.h"
 #include "runtime/fidelity/attention_statement.h"
 #include "runtime/grammar/constraint.h"
@@ -26,6 +26,8 @@ struct GenerationRequest {
   // written.
   std::vector<std::string> stop;
   std::vector<std::int32_t> stop_tokens;
+  // The answer ends with its first call as well, as one of this form is read; null: it does not. With `runs`.
+  std::shared_ptr<const AnswerForm> one_call = nullptr;
   std::shared_ptr<grammar::Constraint> constraint = nullptr;  // the grammar that the answer keeps to; null: none
   bool echo = false;        // log-probabilities of the prompt are wanted: it is read by exact attention
   int logprobs = -1;        // so many of the most likely tokens are told beside each; -1: none, 0: the token alone

@@ -29,7 +29,9 @@ Job::Job(GenerationRequest request, std::shared_ptr<GenerationListener> listener
       tokenizer_(tokenizer),
       sampler_(sampling_with_ends(request_, model)),
       text_(tokenizer, request_.tokens.back()),
-      stop_(request_.stop, request_.runs) {}
+      stop_(request_.stop, request_.runs) {
+  if (request_.one_call) first_call_ = make_answer_reader(*request_.one_call);
+}
 
 std::size_t Job::to_read() const {
   return request_.tokens.size() - (request_.echo ? 0 : 1);
@@ -182,8 +184,11 @@ std::optional<FinishReason> Job::take(std::int32_t token, TokenChoice choice) {
   choice.chosen.token = token;
   GeneratedToken generated{std::move(choice), shown(token), {}};
   if (request_.runs) generated.runs = runs_of(token, generated.text);
+  if (first_call_) {
+    for (const TextRun& run : generated.runs) first_call_->push(run);
+  }
   listener_->generated(std::move(generated));
-  if (stop_.found() || sampler_.filter_finished()) return FinishReason::stop;
+  if (stop_.found() || sampler_.filter_finished() || (first_call_ && first_call_->ended())) return FinishReason::stop;
   if (answer_.size() >= static_cast<std::size_t>(request_.max_tokens)) return FinishReason::length;
   return std::nullopt;
 }

@@ -105,6 +105,7 @@ class Job {
   std::optional<Drafting> drafting_;
   TextStream text_;
   StopStrings stop_;
+  std::unique_ptr<AnswerReader> first_call_;  // reads up to it, where the answer ends with it
   Usage usage_;
   std::unique_ptr<AnswerAuditor> auditor_;
 };

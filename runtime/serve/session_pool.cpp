@@ -36,19 +36,27 @@ SessionPool::Beginning SessionPool::longest(const std::string& context, std::spa
 }
 
 void SessionPool::put(const std::string& context, std::span<const std::int32_t> tokens, LedSession session,
-                      std::uint64_t mapped_bytes, std::size_t conversation) {
+                      std::size_t conversation) {
   drop(context, tokens);
-  entries_.push_back(
-      {context, {tokens.begin(), tokens.end()}, std::move(session), mapped_bytes, conversation, ++uses_});
+  entries_.push_back({context, {tokens.begin(), tokens.end()}, std::move(session), conversation, ++uses_});
+  held_.add(entries_.back().session);
+}
+
+template <class Which>
+void SessionPool::drop_if(const Which& which) {
+  entries_.remove_if([&](const Entry& entry) {
+    const bool goes = which(entry);
+    if (goes) held_.remove(entry.session);
+    return goes;
+  });
 }
 
 void SessionPool::drop(const std::string& context, std::span<const std::int32_t> tokens) {
-  entries_.remove_if(
-      [&](const Entry& entry) { return entry.context == context && std::ranges::equal(entry.tokens, tokens); });
+  drop_if([&](const Entry& entry) { return entry.context == context && std::ranges::equal(entry.tokens, tokens); });
 }
 
 void SessionPool::drop_context(const std::string& context) {
-  entries_.remove_if([&](const Entry& entry) { return entry.context == context; });
+  drop_if([&](const Entry& entry) { return entry.context == context; });
 }
 
 const Session* SessionPool::of_context(const std::string& context) const {
@@ -56,26 +64,20 @@ const Session* SessionPool::of_context(const std::string& context) const {
   return found == entries_.end() ? nullptr : &found->session.here();
 }
 
-bool SessionPool::drop_one() {
+bool SessionPool::drop_one(const Entry* spared) {
   const auto worth = [&](const Entry& entry) {
     const auto tokens =  // an opened context itself stands for all that it has
         entry.tokens.empty() ? static_cast<double>(entry.session.tokens()) : static_cast<double>(entry.tokens.size());
     return tokens / static_cast<double>(1 + uses_ - entry.last_use);
   };
-  const auto least = std::min_element(entries_.begin(), entries_.end(),
-                                      [&](const Entry& a, const Entry& b) { return worth(a) < worth(b); });
+  auto least = entries_.end();
+  for (auto at = entries_.begin(); at != entries_.end(); ++at) {
+    if (&*at != spared && (least == entries_.end() || worth(*at) < worth(*least))) least = at;
+  }
   if (least == entries_.end()) return false;
+  held_.remove(least->session);
   entries_.erase(least);
   return true;
-}
-
-std::uint64_t SessionPool::bytes() const {
-  std::uint64_t sum = 0;
-  for (const Entry& entry : entries_) {
-    const Cache& cache = entry.session.cache();
-    sum += cache.host_bytes() - std::min(cache.host_bytes(), entry.mapped_bytes) + cache.device_bytes();
-  }
-  return sum;
 }
 
 }  // namespace hayloft::runtime::serve

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/serve/held_memory.h"
 #include "runtime/serve/ranks/led_session.h"
 
 namespace hayloft::runtime::serve {
@@ -20,10 +21,12 @@ class SessionPool {
     std::string context;               // the saved context that the tokens follow; empty: none
     std::vector<std::int32_t> tokens;  // all that it has read behind it
     LedSession session;
-    std::uint64_t mapped_bytes = 0;  // of its blocks, in the file of the context, which take no memory of the arena
-    std::size_t conversation = 0;    // so many of the tokens are a conversation, and the others an answer to it
+    std::size_t conversation = 0;  // so many of the tokens are a conversation, and the others an answer to it
     std::uint64_t last_use = 0;
   };
+  // methods: of HeldMemory.
+  explicit SessionPool(const std::vector<SharedMethod>& methods = {}) : held_(methods) {}
+
   // What a request goes on from: all that an entry has read, or its first tokens.
   struct Beginning {
     const Entry* entry = nullptr;
@@ -38,17 +41,23 @@ class SessionPool {
 
   // Takes a session in; one with the same tokens is replaced.
   void put(const std::string& context, std::span<const std::int32_t> tokens, LedSession session,
-           std::uint64_t mapped_bytes = 0, std::size_t conversation = 0);
+           std::size_t conversation = 0);
   void drop(const std::string& context, std::span<const std::int32_t> tokens);
   void drop_context(const std::string& context);
 
   const Session* of_context(const std::string& context) const;  // any; null when there is none
-  bool drop_one();                                              // the least worth keeping; false when there is none
-  std::uint64_t bytes() const;  // of all entries but for mapped ones; blocks that they share count for each
+  // The least worth keeping but for `spared`; false when there is none.
+  bool drop_one(const Entry* spared = nullptr);
+  const HeldMemory& held() const { return held_; }  // by all entries
+  std::uint64_t bytes() const { return held_.host_bytes() + held_.tail_bytes(); }
   std::size_t size() const { return entries_.size(); }
 
  private:
+  template <class Which>
+  void drop_if(const Which& which);
+
   std::list<Entry> entries_;
+  HeldMemory held_;
   std::uint64_t uses_ = 0;
 };
 

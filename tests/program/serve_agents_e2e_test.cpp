@@ -129,6 +129,32 @@ TEST_F(ServeAgents, ACallIsToldWhileItIsWritten) {
   EXPECT_EQ(once["message"]["tool_calls"].size(), 1u);
   EXPECT_EQ(once["finish_reason"], "tool_calls");
 
+  // What is written in an argument does not end it, told whole or piece by piece, free or held to its schema.
+  const std::string tagged = "a</tool_call>b";
+  two["grammar"] =
+      R"(root ::= "<tool_call>{\"name\": \"find\", \"arguments\": {\"bale\": \"a</tool_call>b\"}}</tool_call>")" +
+      std::string(" \"") + call_text + "\"";
+  json held = two;
+  held.erase("grammar");
+  held["tool_choice"] = "required";
+  held["tools"][0]["function"]["strict"] = true;
+  held["tools"][0]["function"]["parameters"]["properties"]["bale"]["enum"] = {tagged};
+  for (const json& each : {two, held}) {
+    const json calls = ok("/v1/chat/completions", each)["choices"][0]["message"]["tool_calls"];
+    EXPECT_EQ(calls.size(), 1u) << calls;
+    EXPECT_EQ(json::parse(calls[0]["function"]["arguments"].get<std::string>())["bale"], tagged) << calls;
+    std::string told;
+    for (const json& event : streamed("/v1/chat/completions", each)) {
+      const json& delta = event["choices"][0]["delta"];
+      EXPECT_EQ(delta.value("content", ""), "") << "text behind the call";
+      for (const json& piece : delta.value("tool_calls", json::array())) {
+        EXPECT_EQ(piece["index"], 0);
+        told += piece["function"]["arguments"].get<std::string>();
+      }
+    }
+    EXPECT_EQ(json::parse(told, nullptr, false)["bale"], tagged) << told;
+  }
+
   // No call of these tools: text, to the letter.
   const json other = ok(
       "/v1/chat/completions",
@@ -161,6 +187,9 @@ TEST_F(ServeAgents, MessagesHaveTheirBlocksAndEvents) {
     if (event["type"] == "content_block_delta") input += event["delta"].value("partial_json", "");
   }
   EXPECT_TRUE(json::parse(input).contains("bale")) << input;
+  json one = body;
+  one["tool_choice"]["disable_parallel_tool_use"] = true;
+  EXPECT_EQ(ok("/v1/messages", one)["stop_reason"], "tool_use");
   EXPECT_EQ(order[order.size() - 2], "message_delta");
   EXPECT_EQ(order.back(), "message_stop");
 

@@ -27,6 +27,7 @@ struct AnswerForm {
   bool thinks = false;      // <think> ... </think> before the answer
   bool in_thought = false;  // the prompt has ended behind <think>
   bool early = false;       // calls are told while they are written, and not when they are whole
+  bool one_call = false;    // nothing is told behind the first call between tags
   std::vector<OfferedTool> tools = {};
 
   // Returns whether an answer is its text and nothing else, so that nothing has to be read from it.
@@ -48,6 +49,7 @@ class AnswerReader {
   virtual ~AnswerReader() = default;
   virtual std::vector<AnswerPart> push(const TextRun& run) = 0;
   virtual std::vector<AnswerPart> finish() = 0;  // what was held back; the last call
+  virtual bool ended() const { return false; }   // nothing is told any more, see AnswerForm::one_call
 };
 
 // The form outlives it. Null where it is plain.

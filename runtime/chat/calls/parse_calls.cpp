@@ -12,6 +12,7 @@ using nlohmann::ordered_json;
 
 constexpr std::string_view kSpaces = " \t\r\n";
 constexpr int kMostNestedCall = 100;
+constexpr std::string_view kParameter = "<parameter=", kParameterEnd = "</parameter>";
 
 const OfferedTool* offered(std::string_view name, std::span<const OfferedTool> tools) {
   const auto found = std::ranges::find(tools, name, &OfferedTool::name);
@@ -90,6 +91,27 @@ std::optional<ToolCall> parse_function_tags(std::string_view text, std::span<con
   return ToolCall{tool->name, text_of_json(arguments)};
 }
 
+std::size_t end_behind_strings(std::string_view text) {
+  bool quoted = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '"') quoted = !quoted;
+    if (quoted && text[i] == '\\') ++i;
+    if (!quoted && text.substr(i).starts_with(kCallEnd)) return i;
+  }
+  return std::string_view::npos;
+}
+
+// `end`: the first closing tag, whatever it stands in.
+std::size_t end_behind_parameters(std::string_view text, std::size_t end) {
+  for (std::size_t at = 0;;) {
+    at = text.find(kParameter, at);
+    if (at >= end) return end;
+    at = text.find(kParameterEnd, at);
+    if (at == std::string_view::npos) return at;
+    if (at > end) end = text.find(kCallEnd, at);
+  }
+}
+
 Calls several(const ordered_json& list, std::span<const OfferedTool> tools) {
   std::vector<ToolCall> calls;
   for (const ordered_json& each : list) {
@@ -115,14 +137,23 @@ std::string text_of_json(const ordered_json& json) {
 
 std::optional<CallParameter> take_parameter(std::string_view& text, const OfferedTool& tool) {
   std::string_view rest = text;
-  if (!take_text(rest, "<parameter=")) return std::nullopt;
+  if (!take_text(rest, kParameter)) return std::nullopt;
   const auto key = take_until(rest, ">");
-  const auto value = key ? take_until(rest, "</parameter>") : std::nullopt;
+  const auto value = key ? take_until(rest, kParameterEnd) : std::nullopt;
   if (!value) return std::nullopt;
   text = rest;
   std::string named(trimmed(*key));
   ordered_json parsed = parameter_value(tool, named, *value);
   return CallParameter{std::move(named), std::move(parsed)};
+}
+
+std::size_t end_of_tagged_call(std::string_view text) {
+  const std::size_t first = text.find(kCallEnd);
+  if (first == std::string_view::npos) return first;
+  const std::string_view call = trimmed(text);
+  return call.starts_with("<function=")                   ? end_behind_parameters(text, first)
+         : call.starts_with('{') || call.starts_with('[') ? end_behind_strings(text)
+                                                          : first;
 }
 
 std::size_t end_of_json(std::string_view text) {

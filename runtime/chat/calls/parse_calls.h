@@ -37,6 +37,10 @@ std::string text_of_json(const nlohmann::ordered_json& json);
 std::optional<ToolCall> parse_arguments(std::string_view name, std::string_view text,
                                         std::span<const OfferedTool> tools);
 
+// Returns where the closing tag of a call stands, given from behind its opening one: inside of a string of its JSON, or
+// of a parameter, the same text is no tag. npos: it has not come.
+std::size_t end_of_tagged_call(std::string_view text);
+
 // Returns the bytes up to the end of the JSON value that the text begins with; npos: it does not end there.
 std::size_t end_of_json(std::string_view text);
 

@@ -28,16 +28,6 @@ std::size_t spaces_at_end(std::string_view text) {
   return last == std::string_view::npos ? text.size() : text.size() - last - 1;
 }
 
-// Returns whether a JSON text stops inside of a string.
-bool within_string(std::string_view text) {
-  bool quoted = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '"') quoted = !quoted;
-    if (quoted && text[i] == '\\') ++i;
-  }
-  return quoted;
-}
-
 // An object whose first key is none of a call's.
 bool no_call(std::string_view text) {
   const std::string_view inside = trimmed(text.substr(1));
@@ -56,6 +46,25 @@ TagReader::TagReader(const AnswerForm& form)
     : form_(form), mode_(form.in_thought ? Mode::thought : Mode::start), early_(form.tools) {}
 
 std::vector<AnswerPart> TagReader::push(const TextRun& run) {
+  if (ended()) return {};
+  Parts parts = read(run);
+  keep_first_call(parts);
+  return parts;
+}
+
+// Nothing but its arguments is told behind it.
+void TagReader::keep_first_call(Parts& parts) {
+  if (!form_.one_call) return;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (begun_ && parts[i].kind != PartKind::arguments) {
+      call_over_ = true;
+      return parts.resize(i);
+    }
+    begun_ = begun_ || parts[i].kind == PartKind::call;
+  }
+}
+
+TagReader::Parts TagReader::read(const TextRun& run) {
   Parts parts;
   const bool in_call = mode_ == Mode::tagged || mode_ == Mode::mistral || mode_ == Mode::bare;
   if (!run.special) {
@@ -92,9 +101,11 @@ std::vector<AnswerPart> TagReader::push(const TextRun& run) {
 }
 
 std::vector<AnswerPart> TagReader::finish() {
+  if (ended()) return {};
   Parts parts;
   go_on(parts, true);
   if (!called_) add_part(parts, PartKind::text, gap_);
+  keep_first_call(parts);
   return parts;
 }
 
@@ -211,6 +222,7 @@ bool TagReader::end_early(Parts& parts, std::string_view call) {
   early_.finish(call, parts);
   if (!early_.begun()) return false;
   mode_ = Mode::text;
+  call_over_ = true;
   called_ = parts.empty() || parts.back().kind != PartKind::text;
   gap_.clear();
   return true;
@@ -220,6 +232,7 @@ bool TagReader::end_early(Parts& parts, std::string_view call) {
 void TagReader::end_call(Parts& parts, const std::optional<std::vector<ToolCall>>& calls, std::string_view text) {
   mode_ = Mode::text;
   called_ = calls.has_value();
+  call_over_ = call_over_ || called_;
   if (calls) {
     gap_.clear();
     return add_calls(parts, *calls);
@@ -229,10 +242,8 @@ void TagReader::end_call(Parts& parts, const std::optional<std::vector<ToolCall>
 
 bool TagReader::tagged(Parts& parts, bool end) {
   const std::string_view body(held_);
-  std::size_t at = body.find(kCallEnd);
-  if (trimmed(body).starts_with('{')) {  // inside of a string of it is no end
-    while (at != std::string_view::npos && within_string(body.substr(0, at))) at = body.find(kCallEnd, at + 1);
-  }
+  std::size_t at = end_of_tagged_call(body);
+  if (at == std::string_view::npos && end && !early_.begun()) at = body.find(kCallEnd);  // of a call that is broken
   if (at == std::string_view::npos && !end) {
     tell_early(parts, body.substr(0, body.size() - begun(body, kCallEnd)));
     return false;

@@ -17,10 +17,13 @@ class TagReader : public AnswerReader {
   explicit TagReader(const AnswerForm& form);
   std::vector<AnswerPart> push(const TextRun& run) override;
   std::vector<AnswerPart> finish() override;
+  bool ended() const override { return form_.one_call && call_over_; }
 
  private:
   enum class Mode : std::uint8_t { start, thought, text, tagged, mistral, bare };
   using Parts = std::vector<AnswerPart>;
+  Parts read(const TextRun& run);
+  void keep_first_call(Parts& parts);
   void go_on(Parts& parts, bool end);
   bool start(Parts& parts, bool end);  // each returns whether there is more to do
   bool thought(Parts& parts, bool end);
@@ -38,6 +41,8 @@ class TagReader : public AnswerReader {
   bool thought_over_ = false;  // white space behind it goes
   bool reasoned_ = false;      // reasoning has been told, from whose beginning white space goes
   bool called_ = false;        // a call was the last part
+  bool begun_ = false;         // the first call has been told, or some of it
+  bool call_over_ = false;     // and it has ended
   std::string held_;           // not told yet
   std::string gap_;            // white space before a call, which is told where there was none
   std::string opened_;         // the marker that the call began with, where it is no special token

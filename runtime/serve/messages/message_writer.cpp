@@ -116,11 +116,10 @@ std::string MessageWriter::finished(std::size_t, FinishReason reason, const std:
   events += close_block();
   bool called = false;
   for (const Json& block : content_) called = called || block["type"] == "tool_use";
-  stop_reason_ = reason == FinishReason::length     ? "max_tokens"
-                 : called && usage.stop == kCallEnd ? "tool_use"
-                 : !usage.stop.empty()              ? "stop_sequence"
-                 : called                           ? "tool_use"
-                                                    : "end_turn";
+  stop_reason_ = reason == FinishReason::length ? "max_tokens"
+                 : !usage.stop.empty()          ? "stop_sequence"
+                 : called                       ? "tool_use"
+                                                : "end_turn";
   if (stop_reason_ == "stop_sequence") stop_sequence_ = usage.stop;
   usage_ = usage_of(usage);
   complete_ = true;

@@ -91,7 +91,7 @@ void take_any_object(const Value& field, Draft& draft) {
   take_grammar(field, grammar::gbnf_of_object(), draft);
 }
 
-// An answer ends with its first call: where that is seen from a closing tag, or the model ends it so anyway.
+// An answer ends with its first call: where that is seen from tags around it, or the model ends it so anyway.
 void hold_to_one_call(Draft& draft) {
   AnswerForm& form = draft.request.form;
   if (draft.one_call_field.empty() || form.tools.empty() || form.channels) return;
@@ -99,7 +99,8 @@ void hold_to_one_call(Draft& draft) {
     refuse(draft.one_call_field,
            "one call at most can be asked of models that write calls between tags or in channels");
   }
-  draft.pattern.stop.emplace_back(kCallEnd);
+  form.one_call = true;
+  draft.pattern.one_call = std::make_shared<const AnswerForm>(form);
 }
 
 void add_constraint(Draft& draft) {

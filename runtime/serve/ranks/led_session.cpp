@@ -16,11 +16,24 @@ LedSession LedSession::open(const std::shared_ptr<Leader>& leader, const ModelSo
 
 LedSession LedSession::fork() const {
   Session forked = session_.fork();
-  return {std::move(forked), led_ ? Led(led_.shared(), led_.leader().fork(led_.session())) : Led()};
+  return opened_like({std::move(forked), led_ ? Led(led_.shared(), led_.leader().fork(led_.session())) : Led()});
 }
 
 LedSession LedSession::fork_at(std::int64_t tokens) const {
-  return tokens == this->tokens() ? fork() : LedSession(session_.fork_at(tokens));
+  return tokens == this->tokens() ? fork() : opened_like(LedSession(session_.fork_at(tokens)));
+}
+
+void LedSession::set_opened(bool in_file) {
+  const offload::Store& store = cache().store();
+  opened_.clear();
+  for (int layer = 0; layer < store.shape().layers; ++layer) opened_.push_back(store.layer(layer).blocks.size());
+  in_file_ = in_file;
+}
+
+LedSession LedSession::opened_like(LedSession forked) const {
+  forked.opened_ = opened_;
+  forked.in_file_ = in_file_;
+  return forked;
 }
 
 void LedSession::append(std::span<const std::int32_t> tokens, bool more_follows) {

@@ -35,15 +35,24 @@ class LedSession {
   const Session& here() const { return session_; }
   bool over_ranks() const { return static_cast<bool>(led_); }
   std::int64_t tokens() const { return session_.tokens(); }
+
+  // All blocks that it has now are those of a file, which it has been opened from: where they lie in it, or copied.
+  // Forks know it too.
+  void set_opened(bool in_file);
+  std::size_t opened_blocks(int layer) const { return opened_.empty() ? 0 : opened_[static_cast<std::size_t>(layer)]; }
+  bool opened_in_file() const { return in_file_; }
   const Cache& cache() const { return session_.cache(); }
 
  private:
   friend LedSession open_saved_led(const std::shared_ptr<Leader>& leader, const std::string& context,
                                    const std::function<Session()>& open);
   LedSession(Session session, Led led) : session_(std::move(session)), led_(std::move(led)) {}
+  LedSession opened_like(LedSession forked) const;
 
   Session session_;
   Led led_;
+  std::vector<std::size_t> opened_;  // blocks by global layer; empty: none
+  bool in_file_ = false;
 };
 
 // One that `open` opens from a saved context, on the other ranks open_over() does. What it throws as a SharedError is

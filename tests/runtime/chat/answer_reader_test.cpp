@@ -101,6 +101,52 @@ TEST(AnswerReader, QwenCallsByFunctionAndParameter) {
 look_up{"word":"12","times":3,"other":[1,"a"],"more":"two\nlines"})");
 }
 
+// The same text in a string, or in a parameter, is no tag, whether it is told early or not.
+TEST(AnswerReader, AClosingTagInsideOfAnArgumentEndsNothing) {
+  for (const bool early : {false, true}) {
+    AnswerForm form = form_of(kPlainHermes);
+    form.early = early;
+    const std::string object = R"({"name": "look_up", "arguments": {"word": "a\\</tool_call>\"</tool_call> b"}})";
+    const std::string called = R"(
+look_up{"word":"a\\</tool_call>\"</tool_call> b"})";
+    EXPECT_EQ(read(form, {{"<tool_call>" + object + "</tool_call> So."}}), called + "\nsays:  So.");
+    EXPECT_EQ(read(form, {{"<tool_call> [" + object + ", " + object + "]</tool_call>"}}), called + called);
+    const std::vector<TextRun> tokens{{"<tool_call>", true},  {R"({"name": "look_up", "arguments": {"word": ")"},
+                                      {"</tool_call>", true}, {R"("}})"},
+                                      {"</tool_call>", true}, {" So."}};
+    EXPECT_EQ(read(form, tokens), "\nlook_up{\"word\":\"</tool_call>\"}\nsays:  So.");
+    const std::string parameters =
+        "<tool_call><function=look_up><parameter=word>a</tool_call><tool_call></parameter><parameter=times>2"
+        "</parameter></function></tool_call> So.";
+    EXPECT_EQ(read(form, {{parameters}}), "\nlook_up{\"word\":\"a</tool_call><tool_call>\",\"times\":2}\nsays:  So.");
+  }
+  // A string that never ends takes no other call with it.
+  const std::string broken = R"(<tool_call>{"name": "list", "arguments": {"a": "b}}</tool_call>)";
+  EXPECT_EQ(read(form_of(kPlainHermes), {{broken + " <tool_call>{'name': 'list'}</tool_call>"}}),
+            "\nsays: " + broken + " <tool_call>{'name': 'list'}</tool_call>");
+  EXPECT_EQ(read(form_of(kPlainHermes), {{broken + R"(<tool_call>[{"name": "list"}]</tool_call>)"}}),
+            "\nsays: " + broken + "\nlist{}");
+}
+
+TEST(AnswerReader, NothingIsToldBehindTheFirstCall) {
+  const std::string call = R"(<tool_call>{"name": "look_up", "arguments": {"word": "</tool_call>"}}</tool_call>)";
+  const std::string both = R"(<tool_call>[{"name": "list", "arguments": {}}, {"name": "list", "arguments": {}}])";
+  for (const bool early : {false, true}) {
+    AnswerForm form = form_of(kHermes);
+    form.early = early;
+    form.one_call = true;
+    EXPECT_EQ(read(form, {{"<tool_call>hay</tool_call> So " + call + "<" + call + " more"}}),
+              "\nsays: <tool_call>hay</tool_call> So\nlook_up{\"word\":\"</tool_call>\"}");
+    EXPECT_EQ(read(form, {{both + "</tool_call>"}}), "\nlist{}");
+    const std::unique_ptr<AnswerReader> reader = make_answer_reader(form);
+    reader->push({"<think>" + call + "</think> </tool_call>"});
+    reader->push({call.substr(0, call.size() - 1)});
+    EXPECT_FALSE(reader->ended());
+    reader->push({"><"});
+    EXPECT_TRUE(reader->ended());
+  }
+}
+
 TEST(AnswerReader, MistralCallsBehindAToken) {
   const AnswerForm form = form_of(kMistralSource);
   const std::string list = R"([{"name": "look_up", "arguments": {"word": "hay"}}, {"name": "list", "arguments": {}}])";

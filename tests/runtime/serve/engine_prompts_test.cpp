@@ -196,6 +196,41 @@ TEST_F(EngineTest, NothingOfAConversationIsReadAgain) {
   }
 }
 
+// What sessions share is there once: a conversation goes on in memory that has no room for another like it.
+TEST_F(EngineTest, AConversationThatNearlyFillsTheMemoryIsNotReadAgain) {
+  const Model global(goldens / "llama", *backend_);
+  request_.echo = false;
+  request_.logprobs = -1;
+  request_.max_tokens = 20;
+  while (request_.tokens.size() < 3000) request_.tokens.push_back(request_.tokens[request_.tokens.size() - 400]);
+  request_.conversation = request_.tokens.size() - 3;
+  options_.session.cache.block_tokens = 64;
+  options_.session.cache.window = 16;
+  options_.host_bytes = host_bytes(global.config(), options_.session.cache, 3200) * 3 / 2;
+  Engine engine({global, tokenizer_, path_}, arena_, contexts_, options_);
+  GenerationRequest next = request_;
+  for (int turn = 0; turn < 3; ++turn) {
+    const auto client = std::make_shared<Client>();
+    ask(engine, next, client);
+    const std::vector<std::int32_t> answer = tokens(*client);
+    if (turn > 0) {
+      EXPECT_GE(client->usage.cached_tokens, client->usage.prompt_tokens - 31) << turn;
+    }
+    next.tokens.insert(next.tokens.end(), answer.begin(), answer.end());
+    for (int i = 0; i < 30; ++i) next.tokens.push_back(7 + i);
+    next.conversation = next.tokens.size() - 3;
+  }
+  EXPECT_LE(engine.figures().kept_bytes, options_.host_bytes);
+
+  // Where there is room for one alone, another conversation takes its place.
+  GenerationRequest other = request_;
+  other.tokens.front() = 99;
+  const auto client = std::make_shared<Client>();
+  ask(engine, other, client);
+  EXPECT_EQ(client->usage.cached_tokens, 0);
+  EXPECT_LE(engine.figures().kept_bytes, options_.host_bytes);
+}
+
 // Keeps what follows the last whole chunk of the prompt too, which is read once.
 TEST_F(EngineTest, AnswersToOnePromptAreForksOfOneReading) {
   request_.echo = false;

@@ -13,6 +13,15 @@ namespace {
 class SessionPoolTest : public ::testing::Test {
  protected:
   Session session() { return Session(model_, arena_); }
+  // One of so many tokens, in small blocks.
+  LedSession read(int count, int number) {
+    SessionOptions options;
+    options.cache.block_tokens = 64;
+    options.cache.window = 16;
+    Session session(model_, arena_, options);
+    session.append(tokens(count, 0, number));
+    return session;
+  }
   // So many tokens, of which those from `differs` on are others than of any other number.
   static std::vector<std::int32_t> tokens(int count, int differs, int number) {
     std::vector<std::int32_t> all(static_cast<std::size_t>(count), 5);
@@ -48,7 +57,7 @@ TEST_F(SessionPoolTest, TheLongestThatBeginsARequestIsFound) {
 TEST_F(SessionPoolTest, AConversationGoesOnFromWhereItPartsFromAnAnswer) {
   Session answered = session();
   answered.append(tokens(30, 30, 0));
-  pool_.put("", tokens(30, 30, 0), answered.fork(), 0, 20);
+  pool_.put("", tokens(30, 30, 0), answered.fork(), 20);
   const auto found = [&](int differs, bool conversation) {
     return pool_.longest("", tokens(50, differs, 1), conversation).tokens;
   };
@@ -91,19 +100,71 @@ TEST_F(SessionPoolTest, QuestionsToAnOpenedContextDoNotDriveItOut) {
   EXPECT_TRUE(left->tokens.empty());
 }
 
+// Of all that is kept, after each that goes, as much is counted as the arena has given out.
+TEST_F(SessionPoolTest, MemoryThatSessionsShareCountsOnce) {
+  {
+    LedSession book = read(600, 0);
+    LedSession question = book.fork(), longer = book.fork(), other = read(300, 2);
+    question.append(tokens(20, 0, 1), false);
+    longer.append(tokens(300, 0, 1), true);  // its tail has not shrunk
+    pool_.put("", tokens(620, 600, 1), question.fork());
+    pool_.put("", tokens(600, 0, 0), std::move(book));
+    pool_.put("", tokens(900, 600, 1), longer.fork_at(longer.tokens()));
+    pool_.put("", tokens(900, 600, 2), std::move(longer));
+    pool_.put("", tokens(300, 0, 2), std::move(other));
+  }
+  ASSERT_GT(arena_.used_bytes(), 0u);
+  do {
+    EXPECT_EQ(pool_.held().host_bytes(), arena_.used_bytes()) << pool_.size();
+    EXPECT_EQ(pool_.held().tail_bytes() > 0, pool_.size() > 0);
+    EXPECT_EQ(pool_.bytes(), pool_.held().host_bytes() + pool_.held().tail_bytes());
+  } while (pool_.drop_one());
+  EXPECT_EQ(pool_.bytes(), 0u);
+}
+
 TEST_F(SessionPoolTest, WhatIsMappedTakesNoMemory) {
-  SessionOptions options;
-  options.cache.block_tokens = 64;
-  options.cache.window = 16;
-  Session context(model_, arena_, options);
-  context.append(tokens(600, 0, 0));
-  const std::uint64_t blocks = context.cache().host_bytes();
+  LedSession context = read(600, 0);
+  const std::uint64_t blocks = arena_.used_bytes();
   ASSERT_GT(blocks, 0u);
-  const std::uint64_t tails = context.cache().device_bytes();
-  pool_.put("", tokens(600, 0, 0), context.fork());
-  EXPECT_EQ(pool_.bytes(), blocks + tails);
-  pool_.put("book", {}, context.fork(), blocks);
-  EXPECT_EQ(pool_.bytes(), blocks + 2 * tails);
+  const std::uint64_t tail = context.cache().device_bytes();
+  context.set_opened(true);
+  pool_.put("book", {}, context.fork());
+  EXPECT_EQ(pool_.bytes(), tail);
+  LedSession question = context.fork();
+  question.append(tokens(200, 0, 1), false);
+  EXPECT_GT(arena_.used_bytes(), blocks);
+  const std::uint64_t added = arena_.used_bytes() - blocks + question.cache().device_bytes();
+  pool_.put("book", tokens(200, 0, 1), std::move(question));
+  EXPECT_EQ(pool_.bytes(), tail + added);
+  context.set_opened(false);  // copied
+  pool_.put("book", {}, context.fork());
+  EXPECT_EQ(pool_.bytes(), blocks + tail + added);
+}
+
+// That of an opened context is there once for all that have added nothing to it.
+TEST_F(SessionPoolTest, WhatMethodsKeepCounts) {
+  const SharedMethod pages = make_method(parse_method("pages", {}), model_.config().head_dim);
+  const SharedMethod exact = make_method({}, model_.config().head_dim);
+  SessionPool pool({exact, pages, pages});
+  LedSession context = read(600, 0);
+  context.prepare(*pages);
+  const std::uint64_t kept = context.here().state(*pages)->bytes();
+  ASSERT_GT(kept, 0u);
+  const std::uint64_t tail = context.cache().device_bytes(), blocks = arena_.used_bytes();
+  pool.put("", tokens(600, 0, 0), context.fork());
+  EXPECT_EQ(pool.bytes(), blocks + tail + kept);
+  pool.drop_one();
+  context.set_opened(true);
+  pool.put("book", {}, context.fork());
+  pool.put("book", tokens(40, 0, 1), context.fork());
+  EXPECT_EQ(pool.bytes(), 2 * tail + kept);
+  LedSession question = context.fork();
+  question.append(tokens(200, 0, 1), false);
+  question.prepare(*pages);
+  const std::uint64_t before = pool.held().host_bytes();
+  const std::uint64_t added = arena_.used_bytes() - blocks + question.here().state(*pages)->bytes();
+  pool.put("book", tokens(200, 0, 1), std::move(question));
+  EXPECT_EQ(pool.held().host_bytes(), before + added);
 }
 
 }  // namespace
