@@ -36,7 +36,7 @@ inline void expect_same_cache(const Cache& a, const Cache& b) {
 // Walks of passes of random lengths, of each of which a random number of tokens is kept, beside single steps of what
 // stays. Forks go on where they were made.
 inline void expect_as_single_steps(const Model& of, offload::Arena& arena, const SessionOptions& with,
-                                   std::uint32_t seed, int wanted) {
+                                   std::uint32_t seed, int wanted, int longest_prompt = 140) {
   std::mt19937 random(seed);
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
   const int vocab = of.config().vocab_size;
@@ -45,7 +45,7 @@ inline void expect_as_single_steps(const Model& of, offload::Arena& arena, const
     for (std::int32_t& token : tokens) token = below(vocab);
     return tokens;
   };
-  const auto prompt = random_text(1 + below(140));
+  const auto prompt = random_text(1 + below(longest_prompt));
   Session together(of, arena, with), alone(of, arena, with);
   together.append(prompt);
   alone.append(prompt);
