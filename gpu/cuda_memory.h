@@ -77,6 +77,10 @@ inline std::uint64_t cuda_step_bytes(std::uint64_t budget_bytes) {
   return std::clamp(budget_bytes / 8 / step * step, 2 * step, 9 * step);
 }
 
+// So many tokens meet the weights in f32, each summed by itself, and are verified in one pass. More go through tensor
+// cores: the instructions of single tokens then take longer than unpacking every weight once.
+inline constexpr int cuda_tokens_as_alone = 16;
+
 // Scratch of operations, at most; they make do with less where the budget is small.
 inline constexpr std::uint64_t cuda_selection_bytes = 256 * cuda_mebibyte;  // logits and keys of SparQ's selection
 inline constexpr std::uint64_t cuda_stream_bytes = 32 * cuda_mebibyte;      // of one of two buffers of dense rows

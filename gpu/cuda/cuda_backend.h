@@ -17,6 +17,7 @@
 #include "gpu/cuda/memory/spill_image.h"
 #include "gpu/cuda/memory/staging_ring.h"
 #include "gpu/cuda/memory/store_tables.h"
+#include "gpu/cuda_memory.h"
 #include "gpu/device_options.h"
 
 namespace hayloft::gpu::cuda {
@@ -59,6 +60,7 @@ class CudaBackend final : public Backend {
   void embed(const Matrix& table, const std::int32_t* tokens, int T, float* out, Stream queue) override;
   DType convert_weights(void* w, DType type, std::int64_t n, Stream queue) override;
   bool multiplies_packed() const override { return true; }
+  int tokens_verified_at_once(int /*widest*/) const override { return cuda_tokens_as_alone; }
   void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream queue) override;
   void rms_norm(const float* x, int rows, int n, const float* weight, float eps, float* y, Stream queue) override;
   void add(float* y, const float* x, std::int64_t n, Stream queue) override;
@@ -80,6 +82,7 @@ class CudaBackend final : public Backend {
                      float* out, Stream queue) override;
   void attend(const CacheView& cache, const float* q, int query_heads, const Attended& what, float* out,
               Stream queue) override;
+  void attend_together(std::span<const AttendStep> steps, int query_heads, Stream queue) override;
   bool attends_in_parts() const override { return true; }
   void attend_causal_part(const CacheView& part, const float* q, int T, int query_heads, std::int64_t first,
                           const SoftmaxPart& partial, float* out, Stream queue) override;

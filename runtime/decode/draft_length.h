@@ -3,6 +3,10 @@
 #include <array>
 #include <cstdint>
 
+#include "runtime/attention/counters.h"
+#include "runtime/checkpoint/config.h"
+#include "runtime/checkpoint/weights/weights.h"
+
 // Says how many tokens are worth drafting, by how often drafts were accepted and by what a pass costs. Counts alone:
 // the same run drafts the same, whatever the clock says.
 namespace hayloft::runtime {
@@ -11,7 +15,25 @@ namespace hayloft::runtime {
 struct DraftCosts {
   double verify = 0;  // each token that a pass verifies besides its first
   double draft = 0;   // a token that is drafted
+  // Besides `verify`, the experts that a token goes through, as long as a pass has no more tokens than would go through
+  // all of them.
+  double experts = 0;
+  double tokens_of_all_experts = 1;
+
+  // Returns what the token with that number, 1 or more, behind the first of a pass costs, with its draft.
+  double of_token(int number) const;
+  // Returns what a pass costs of one token and `drafted` more, with their drafts.
+  double of_pass(int drafted) const;
 };
+
+// Counts what a step of dense attention reads and multiplies, and what a step by the drafts' method does, null where
+// drafts are copies. `device`: the step is computed on a device with memory of its own.
+DraftCosts draft_costs(const ModelConfig& config, const WeightSizes& weights, const Counters& dense,
+                       const Counters* drafted, bool device);
+
+// Returns how many tokens a pass gives on average, of which `share` (0 to 1) of the `drafted` is accepted, each where
+// those before it are: the accepted, and the one that is drawn behind them.
+double tokens_of_pass(double share, int drafted);
 
 // Estimates how often a drafted token is the one that is drawn, where those before it were: from a guess that weighs a
 // few tokens, and what has been seen since, the old at a lesser weight.

@@ -43,8 +43,8 @@ constexpr std::int32_t no_layer = std::numeric_limits<std::int32_t>::max();  // 
 
 std::uint64_t activation_bytes(const ModelConfig& config, int T) {
   std::int64_t floats = 0;
-  for (const std::int64_t width : activation_widths(config)) floats += width;
-  return static_cast<std::uint64_t>(floats) * static_cast<std::uint64_t>(T) * sizeof(float);
+  for (const std::int64_t width : activation_widths(config)) floats += aligned_width(width * T);
+  return static_cast<std::uint64_t>(floats) * sizeof(float);
 }
 
 ModelConfig with_rope(ModelConfig config, const RopeOverrides& rope) {
@@ -66,7 +66,8 @@ gpu::ScratchShape scratch_shape(const ModelConfig& config, int T) {
 Model::Model(Checkpoint& checkpoint, gpu::Backend& backend, WeightForm form, const RopeOverrides& rope)
     : config_(with_rope(checkpoint.config(), rope)),
       backend_(&backend),
-      weights_(load_weights(checkpoint, config_, backend, form)) {
+      weights_(load_weights(checkpoint, config_, backend, form)),
+      weight_sizes_(runtime::weight_sizes(weights_, config_)) {
   if (backend.products() == gpu::Products::exact || weights_.packed) return;
   fail("{}: products {}: its weights are not quantised; take exact products, or weights q8 or q4 besides",
        checkpoint.path(), gpu::name(backend.products()));
@@ -96,7 +97,8 @@ Model::Activations Model::prepare(Workspace& workspace, int T) const {
   float* next = workspace.memory.as<float>();
   for (std::size_t i = 0; i < std::size(widths); ++i) {
     pieces[i] = next;
-    next += widths[i] * workspace.capacity;
+    next +=
+        aligned_width(widths[i] * workspace.capacity);  // so that products read alike, however many tokens there are
   }
   return {pieces[0], pieces[1], pieces[2], pieces[3],  pieces[4],  pieces[5], pieces[6],
           pieces[7], pieces[8], pieces[9], pieces[10], pieces[11], pieces[12]};

@@ -92,6 +92,7 @@ class Model {
   const ModelConfig& config() const { return config_; }
   gpu::Backend& backend() const { return *backend_; }
   std::uint64_t weight_bytes() const { return weights_.bytes; }
+  const WeightSizes& weight_sizes() const { return weight_sizes_; }
   const std::vector<std::string>& skipped() const { return weights_.skipped; }  // parts left out, a line each
   const std::vector<std::string>& notes() const { return weights_.notes; }  // what the user should know, a line each
 
@@ -195,6 +196,7 @@ class Model {
   ModelConfig config_;
   gpu::Backend* backend_;
   Weights weights_;
+  WeightSizes weight_sizes_;
 };
 
 }  // namespace hayloft::runtime

@@ -7,22 +7,6 @@
 
 // Verifying several tokens in a pass, and drafting them.
 namespace hayloft::runtime {
-namespace {
-
-// A multiplication and addition takes a processor about as long as it takes to read so many bytes: what tokens of a
-// pass besides the first cost, for whom nothing is read. A device has arithmetic to spare.
-constexpr double kBytesPerProduct = 1;
-constexpr double kBytesPerProductOfDevice = 0.02;
-
-// The multiplications of a token with matrices.
-double product_work(const ModelConfig& config) {
-  const double hidden = config.hidden_size, inner = config.intermediate_size;
-  const double query = static_cast<double>(config.query_heads) * config.head_dim;
-  const double kv = static_cast<double>(config.kv_heads) * config.head_dim;
-  return hidden * config.vocab_size + config.layers * hidden * (2 * query + 2 * kv + 3 * inner);
-}
-
-}  // namespace
 
 int Session::verified_at_once() const {
   return options_.attender->has_whole_layers() ? model_->verified_at_once() : 1;
@@ -91,26 +75,13 @@ std::int32_t Session::draft(std::int32_t token, Sampler& sampler) {
 DraftCosts Session::draft_costs(bool decoded) const {
   static const SharedMethod dense = make_method({}, model_->config().head_dim);
   const ModelConfig& config = model_->config();
-  const bool device = model_->backend().memory().budget_bytes > 0;
-  const double rate = device ? kBytesPerProductOfDevice : kBytesPerProduct;
-  const auto bytes_of = [](const Counters& counters) {
-    std::uint64_t bytes = 0;
-    for (int place = 0; place < place_count; ++place) bytes += counters.total(static_cast<Place>(place));
-    return static_cast<double>(bytes);
-  };
-  double read = static_cast<double>(model_->weight_bytes()), drafted = read;
-  double multiplied = product_work(config), drafted_products = multiplied;
+  Counters all, few;
   for (const gpu::CacheView& view : cache_.global_views()) {
-    const Counters all = dense->count(view, config.query_heads);
-    read += bytes_of(all);
-    multiplied += static_cast<double>(all.elements) * config.query_heads / config.kv_heads;
-    if (!decoded) continue;
-    const Counters few = drafts_.method()->count(view, config.query_heads);
-    drafted += bytes_of(few);
-    drafted_products += static_cast<double>(few.elements) * config.query_heads / config.kv_heads;
+    all += dense->count(view, config.query_heads);
+    if (decoded) few += drafts_.method()->count(view, config.query_heads);
   }
-  const double step = read + rate * multiplied;
-  return {rate * multiplied / step, decoded ? (drafted + rate * drafted_products) / step : 0};
+  return runtime::draft_costs(config, model_->weight_sizes(), all, decoded ? &few : nullptr,
+                              model_->backend().memory().budget_bytes > 0);
 }
 
 }  // namespace hayloft::runtime

@@ -104,15 +104,17 @@ constexpr Cost selected_row(offload::RowFormat format) {
   }
 }
 constexpr Cost tail_row{"rows", 182, 512, 0};
-// Written to device memory by the copy engine, and read; of integers that is read_rows, which writes f16 for the other.
-constexpr Cost dense_row(offload::RowFormat format) {
+// Written to device memory by the copy engine, and read by each token of a pass; of integers that is read_rows, which
+// writes f16 for the other.
+constexpr Cost dense_row(offload::RowFormat format, int tokens) {
+  const double instructions = 160.0 * tokens, read = 512.0 * tokens;
   switch (format) {
     case offload::RowFormat::int8:
-      return {"dense stream", 160 + 168, 2 * 264 + 2 * 512, 264};
+      return {"dense stream", instructions + 168, 2 * 264 + 512 + read, 264};
     case offload::RowFormat::int4:
-      return {"dense stream", 160 + 171, 2 * 144 + 2 * 512, 144};
+      return {"dense stream", instructions + 171, 2 * 144 + 512 + read, 144};
     default:
-      return {"dense stream", 160, 2 * 512, 512};
+      return {"dense stream", instructions, 512 + read, 512};
   }
 }
 // The instructions of 1024 weights by the bits of a code, of the loop of packed_token_kernel; 0: of one_token_kernel.
@@ -120,6 +122,7 @@ constexpr double product_instructions[] = {95.4, 0, 493, 696, 450, 624, 689, 0, 
 // The kernels that one layer launches, by docs/internals/cuda.md, and what each of them is assumed to cost a step.
 constexpr double launches_of_selecting = 35, launches_of_strips = 2, launches_of_others = 19,
                  launches_of_recurrent = 18;
+constexpr double launches_of_further = 3;  // tokens of a pass: attention to the tail and to the store, and the merge
 constexpr double launch_ms = 0.003;
 
 class Roofline {
@@ -277,25 +280,31 @@ std::vector<PredictedStage> predict_stages(const DecodeStep& step, const GpuCard
     return cost;
   };
   const double f16_row = 4.0 * config.head_dim;
+  const double tokens = step.tokens;
   const double listed = rows(Place::link, Kind::rows, row_bytes);
   const Basis basis = shape.basis();
   roofline.add(row_cost(selected_row(step.rows), row_bytes), listed * (1 - step.rows_held), basis);
-  roofline.add(row_cost(tail_row, 0), rows(Place::device, Kind::rows, f16_row) + listed * step.rows_held, basis);
-  roofline.add(row_cost(dense_row(step.rows), row_bytes), rows(Place::link, Kind::dense, row_bytes), basis);
+  roofline.add(row_cost(tail_row, 0), tokens * rows(Place::device, Kind::rows, f16_row) + listed * step.rows_held,
+               basis);
+  roofline.add(row_cost(dense_row(step.rows, step.tokens), row_bytes), rows(Place::link, Kind::dense, row_bytes),
+               basis);
   const double heads = shape.kv * shape.group;
   for (const Cost& cost : merging) {
-    roofline.add(with_blocks(scaled(cost, heads * shape.head_dim), heads), layers, basis);
+    roofline.add(with_blocks(scaled(cost, heads * shape.head_dim), heads), layers * tokens, basis);
   }
-  roofline.add({"states", 0, 1, 0}, static_cast<double>(state_bytes(config)), Basis::bytes);
+  // Behind a pass of which not all tokens stay, a state is made again from the one before.
+  roofline.add({"states", 0, step.tokens > 1 ? 2.0 : 1.0, 0}, static_cast<double>(state_bytes(config)), Basis::bytes);
   double multiplied = 0;
   for (std::size_t bits = 0; bits < step.weights.weights_per_step.size(); ++bits) {
     multiplied += static_cast<double>(step.weights.weights_per_step[bits]) / 1024 * product_instructions[bits];
   }
-  roofline.add({"weights", multiplied, static_cast<double>(step.weights.bytes_per_step), 0}, 1, Basis::counted);
+  const auto read = static_cast<double>(step.weights.bytes_per_pass(step.tokens));
+  roofline.add({"weights", multiplied * tokens, read, 0}, 1, Basis::counted);
   const double recurrent = static_cast<double>(std::count(config.recurrent.begin(), config.recurrent.end(), true));
   const double selecting = launches_of_selecting + (step.by_strips > 0 ? launches_of_strips : 0);
   roofline.launch(layers * (selects ? selecting : launches_of_others) + recurrent * launches_of_recurrent +
-                  (config.layers - layers - recurrent) * launches_of_others);
+                  (config.layers - layers - recurrent) * launches_of_others +
+                  (config.layers - recurrent) * (tokens - 1) * launches_of_further);
   return roofline.stages();
 }
 

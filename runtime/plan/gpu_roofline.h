@@ -38,7 +38,7 @@ struct PredictedStage {
   Basis basis = Basis::counted;
 };
 
-// One token by one method.
+// One token by one method, or a pass of exact attention that verifies several.
 struct DecodeStep {
   const ModelConfig* config = nullptr;
   WeightSizes weights;
@@ -50,6 +50,8 @@ struct DecodeStep {
   double rows_held = 0;     // and of the rows of lists
   // Positions that are selected by bounds of strips in place of logits, all lists of all layers together; 0: by logits.
   std::int64_t by_strips = 0;
+  // Of a pass: the store is brought over the link once, and matrices are read once, for all of them.
+  int tokens = 1;
 };
 
 // Returns the stages in the order of a step, of any method and shape. What was counted was counted for a layer of a

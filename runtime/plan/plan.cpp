@@ -13,6 +13,7 @@
 #include "runtime/cache/cache.h"
 #include "runtime/cluster/rank_attender.h"
 #include "runtime/context/ingest.h"
+#include "runtime/plan/plan_exact.h"
 #include "runtime/plan/plan_prefill.h"
 
 namespace hayloft::runtime::plan {
@@ -249,6 +250,51 @@ std::int64_t selected_by_strips(const PlanRequest& request, const Method& made, 
   return selected;
 }
 
+PlannedMethod plan_method(const PlanRequest& request, const PlanMemory& memory, const MethodOptions& options,
+                          const MachineProfile* profile) {
+  const offload::BlockLayout layout(store_shape(request.config, request.session.cache));
+  gpu::CacheView cache = cache_of_step(request, layout, 0);
+  PlannedMethod method;
+  method.attn = options;
+  const SharedMethod made = make_method(options, request.config.head_dim);
+  made->require_columns(layout.columns);
+  for (cache.layer = 0; cache.layer < request.config.global_layers(); ++cache.layer) {
+    method.counters += made->count(cache, request.config.query_heads);
+  }
+  cache.layer = 0;
+  const MethodOptions& by = made->plan(cache, request.config.query_heads).by->options();
+  // A profile has rates of f16 rows, which say nothing of what reading integers takes.
+  if (profile && layout.row_format == offload::RowFormat::f16) {
+    const bool alone = request.session.cache.shard.alone();
+    method.ms =
+        predict(request, layout, alone ? method.counters : counters_of_rank(request, cache, *made), by, *profile);
+  }
+  if (!request.session.cache.shard.alone()) {
+    method.network = network_step(request.config, *made, cache, request.session.cache.shard.ranks);
+    if (request.network) {
+      method.network_ms = network_ms(*method.network, *request.network, request.session.cache.shard.ranks);
+    }
+    if (method.ms) method.ms->network = method.network_ms.value_or(0);
+  }
+  if (memory.apart && memory.device() <= request.device_budget) {
+    const offload::StoreShape shape = store_shape(request.config, request.session.cache);
+    const ExpectedCache expected =
+        expect_cache(method.counters, shape, cache.store.tokens / shape.block_tokens, request.device_cache,
+                     request.device_budget - memory.device(),
+                     request.device_budget - std::min(request.device_budget, gpu::cuda_context_bytes));
+    if (expected.columns_held + expected.rows_held > 0) method.cache = expected;
+  }
+  if (request.card) {
+    DecodeStep step{&request.config, request.weights, by, method.counters, layout.columns, layout.row_format};
+    if (method.cache) {
+      step.columns_held = method.cache->columns_held, step.rows_held = method.cache->rows_held;
+      step.by_strips = selected_by_strips(request, *made, *method.cache, cache);
+    }
+    method.predicted = predict_stages(step, *request.card);
+  }
+  return method;
+}
+
 }  // namespace
 
 std::int64_t longest_context(const ModelConfig& config, const CacheOptions& options, std::uint64_t bytes) {
@@ -277,7 +323,6 @@ bool fits(const PlanRequest& request) {
 }
 
 Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
-  const offload::BlockLayout layout(store_shape(request.config, request.session.cache));
   Plan plan;
   plan.tokens = request.tokens;
   plan.ranks = request.session.cache.shard.ranks;
@@ -285,47 +330,14 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
   plan.host_budget = host_budget(request);
   plan.device_budget = request.device_budget;
   plan.shortfall = shortfall(request, plan.memory);
-  gpu::CacheView cache = cache_of_step(request, layout, 0);
   for (const MethodOptions& options : request.methods) {
-    PlannedMethod method;
-    method.attn = options;
-    const SharedMethod made = make_method(options, request.config.head_dim);
-    made->require_columns(layout.columns);
-    for (cache.layer = 0; cache.layer < request.config.global_layers(); ++cache.layer) {
-      method.counters += made->count(cache, request.config.query_heads);
-    }
-    cache.layer = 0;
-    const MethodOptions& by = made->plan(cache, request.config.query_heads).by->options();
-    // A profile has rates of f16 rows, which say nothing of what reading integers takes.
-    if (profile && layout.row_format == offload::RowFormat::f16) {
-      const bool alone = request.session.cache.shard.alone();
-      method.ms =
-          predict(request, layout, alone ? method.counters : counters_of_rank(request, cache, *made), by, *profile);
-    }
-    if (!request.session.cache.shard.alone()) {
-      method.network = network_step(request.config, *made, cache, request.session.cache.shard.ranks);
-      if (request.network) {
-        method.network_ms = network_ms(*method.network, *request.network, request.session.cache.shard.ranks);
-      }
-      if (method.ms) method.ms->network = method.network_ms.value_or(0);
-    }
-    if (plan.memory.apart && plan.memory.device() <= request.device_budget) {
-      const offload::StoreShape shape = store_shape(request.config, request.session.cache);
-      const ExpectedCache expected =
-          expect_cache(method.counters, shape, cache.store.tokens / shape.block_tokens, request.device_cache,
-                       request.device_budget - plan.memory.device(),
-                       request.device_budget - std::min(request.device_budget, gpu::cuda_context_bytes));
-      if (expected.columns_held + expected.rows_held > 0) method.cache = expected;
-    }
-    if (request.card) {
-      DecodeStep step{&request.config, request.weights, by, method.counters, layout.columns, layout.row_format};
-      if (method.cache) {
-        step.columns_held = method.cache->columns_held, step.rows_held = method.cache->rows_held;
-        step.by_strips = selected_by_strips(request, *made, *method.cache, cache);
-      }
-      method.predicted = predict_stages(step, *request.card);
-    }
-    plan.methods.push_back(std::move(method));
+    plan.methods.push_back(plan_method(request, plan.memory, options, profile));
+  }
+  plan.accepted = request.accepted;
+  if (request.accepted) {
+    MethodOptions dense;
+    dense.rates = request.methods.empty() ? dense.rates : request.methods.front().rates;
+    plan.exact = plan_exact(request, plan_method(request, plan.memory, dense, profile), plan.methods);
   }
   plan.prefill = plan_prefill(request, profile);
   return plan;

@@ -34,6 +34,7 @@ struct PlanRequest {
   std::uint64_t tokenizer_file_bytes = 0;  // see tokenizer_bytes; 0 without one
   std::optional<GpuCard> card;             // whose stages are predicted from counted instructions and bytes
   std::optional<Network> network = {};     // between ranks, where session.cache.shard is one of several
+  std::optional<double> accepted = {};     // share of drafted tokens, 0 to 1, with which exact decoding is planned
 };
 
 // Returns what a session has for its store when nobody says: nine tenths of what is free once the weights are there.
@@ -97,6 +98,17 @@ struct PlannedMethod {
   std::optional<ExpectedCache> cache;     // of a device with memory of its own that has room for one
 };
 
+// Exact decoding of several tokens a pass (`--exact`), with the drafts of one source and PlanRequest::accepted. All is
+// predicted, by token of the text: passes and drafts over the tokens that they give.
+struct PlannedExact {
+  std::string drafts;             // the source as --draft names it, with the method's label
+  int drafted = 0;                // tokens for a pass, as many as a run drafts by its counts
+  double tokens = 1;              // that a pass gives on average
+  std::uint64_t link_bytes = 0;   // over the link, with what a device is expected to keep for drafts
+  std::optional<double> ms;       // by the profile
+  std::optional<double> card_ms;  // on PlanRequest::card
+};
+
 // A change by which a plan that does not fit would fit: remedy().
 struct Remedy {
   std::int64_t longest_tokens = 0;  // that fit with everything else as it is; 0: none do
@@ -114,6 +126,8 @@ struct Plan {
   std::string shortfall;         // what does not fit, and what would make it fit, with the numbers; empty when all fits
   std::optional<Remedy> remedy;  // as far as somebody has asked for one
   std::vector<PlannedMethod> methods;
+  std::optional<double> accepted;   // PlanRequest::accepted
+  std::vector<PlannedExact> exact;  // single steps by `dense` first; none without PlanRequest::accepted
   std::vector<PlannedPrefill> prefill;
 };
 

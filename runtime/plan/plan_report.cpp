@@ -143,6 +143,28 @@ std::string network_table(const Plan& plan) {
   return fmt::format("\nBetween {} ranks, whatever the context's length:\n\n", plan.ranks) + markdown(table);
 }
 
+// Shows exact decoding of several tokens a pass, beside single steps.
+std::string exact_table(const Plan& plan) {
+  if (plan.exact.empty()) return "";
+  const PlannedExact& single = plan.exact.front();
+  TextTable table{{"`--draft`", "drafted a pass", "tokens a pass", "over the link per token", "of none"}};
+  if (single.ms) table[0].insert(table[0].end(), {"per token", "of none"});
+  if (single.card_ms) table[0].insert(table[0].end(), {"predicted ms per token on the given card", "of none"});
+  const auto percent = [](double part, double whole) {
+    return whole > 0 ? fmt::format("{:.0f}%", 100 * part / whole) : "-";
+  };
+  for (const PlannedExact& exact : plan.exact) {
+    table.push_back({exact.drafts, fmt::format("{}", exact.drafted), fmt::format("{:.1f}", exact.tokens),
+                     format_bytes(exact.link_bytes),
+                     percent(static_cast<double>(exact.link_bytes), static_cast<double>(single.link_bytes))});
+    std::vector<std::string>& row = table.back();
+    if (single.ms) row.insert(row.end(), {format_duration(*exact.ms / 1000), percent(*exact.ms, *single.ms)});
+    if (single.card_ms) row.insert(row.end(), {ms_text(*exact.card_ms), percent(*exact.card_ms, *single.card_ms)});
+  }
+  return fmt::format("\n`--exact` with drafts of which {:.4g}% are accepted, predicted:\n\n", 100 * *plan.accepted) +
+         markdown(table);
+}
+
 nlohmann::ordered_json remedy_json(const Remedy& remedy) {
   nlohmann::ordered_json json{{"longest_tokens", remedy.longest_tokens}, {"change", nullptr}};
   if (remedy.change.empty()) return json;
@@ -207,6 +229,7 @@ std::string plan_table(const Plan& plan) {
   text += network_table(plan);
   text += cache_table(plan.methods);
   text += predicted_table(plan.methods);
+  text += exact_table(plan);
 
   text += "\n| reading the context | products | attention | over a link |";
   text += timed ? " **time** |\n|---|---:|---:|---:|---:|\n" : "\n|---|---:|---:|---:|\n";
@@ -259,6 +282,8 @@ std::string plan_json(const std::vector<Plan>& plans) {
         {"shortfall", plan.shortfall},
         {"remedy", plan.remedy ? remedy_json(*plan.remedy) : nullptr},
         {"methods", nlohmann::ordered_json::array()},
+        {"accepted", json_or_null(plan.accepted)},
+        {"exact", nlohmann::ordered_json::array()},
         {"prefill", nlohmann::ordered_json::array()},
     };
     for (const PlannedMethod& method : plan.methods) {
@@ -301,6 +326,14 @@ std::string plan_json(const std::vector<Plan>& plans) {
                                   {"network", network},
                                   {"ms_per_token", times},
                                   {"predicted_on_card", predicted}});
+    }
+    for (const PlannedExact& exact : plan.exact) {
+      entry["exact"].push_back({{"draft", exact.drafts},
+                                {"drafted_per_pass", exact.drafted},
+                                {"tokens_per_pass", exact.tokens},
+                                {"link_bytes_per_token", exact.link_bytes},
+                                {"ms_per_token", json_or_null(exact.ms)},
+                                {"predicted_on_card_ms_per_token", json_or_null(exact.card_ms)}});
     }
     for (const PlannedPrefill& prefill : plan.prefill) {
       entry["prefill"].push_back({{"strategy", prefill.strategy},

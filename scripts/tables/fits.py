@@ -23,6 +23,9 @@ HOSTS = (32, 64, 128)  # GiB
 SPARE_CARD, SPARE_HOST = 0.5, 4  # GiB that are left to others
 CHANGES = [(rows, batch) for batch in ("2048", "512") for rows in ("f16", "int8", "int4")]  # the first that fits is taken
 METHOD = "sparq:r=16:k=512"
+# Exact decoding: model, length, and of the drafts this share is accepted.
+EXACT = [("Llama 3.1 8B", "128k"), ("Llama 3.1 8B", "1M"), ("Qwen3.5 27B (hybrid)", "256k")]
+EXACT_CARDS, EXACT_HOST, ACCEPTED = ("16 GiB", "24 GiB"), 128, ("0.8", "0.93")
 
 
 def transformer(kind, layers, heads, kv_heads, d, hidden, inner, vocabulary, tied=False, **more):
@@ -51,18 +54,34 @@ MODELS = [  # name, type of weights, configuration
 ]
 
 
+def arguments(config, weights, card, host, rows, batch):
+    memory, rates = CARDS[card]
+    return ("-m", config, "--weight-type", weights, "--gpu-memory", f"{memory - SPARE_CARD}GiB", "--host-memory",
+            f"{host - SPARE_HOST}GiB", "--columns", "int4", "--rows", rows, "-b", batch, "--attn", METHOD, "--card", rates)
+
+
 def planned(program, config, weights, card, host, rows, batch):
     """By length: whether it fits, what is short, milliseconds per token."""
-    memory, rates = CARDS[card]
     cells = []
-    for plan in plans(program, "-m", config, "--weight-type", weights, "--gpu-memory", f"{memory - SPARE_CARD}GiB",
-                      "--host-memory", f"{host - SPARE_HOST}GiB", "-c", ",".join(LENGTHS), "--columns", "int4",
-                      "--rows", rows, "-b", batch, "--attn", METHOD, "--card", rates):
+    for plan in plans(program, *arguments(config, weights, card, host, rows, batch), "-c", ",".join(LENGTHS)):
         stages = plan["methods"][0]["predicted_on_card"]
         bytes_ = plan["bytes"]
         short = "card" if bytes_["device"] > bytes_["device_budget"] else "host"
         cells.append((plan["fits"], short, sum(stage["predicted_ms"] for stage in stages)))
     return cells
+
+
+def exact_row(program, path, weights, card, length, accepted):
+    """Tokens a pass of both kinds of drafts, then tokens per second and bytes over the link by single steps, by copies, and by drafts."""
+    for batch in ("2048", "512"):
+        plan = plans(program, *arguments(path, weights, card, EXACT_HOST, "int8", batch), "-c", length, "--accepted",
+                     accepted)[0]
+        if plan["fits"]:
+            break
+    sources = plan["exact"]
+    return (*(f"{of['tokens_per_pass']:.1f}" for of in sources[1:]),
+            *(f"{1000 / of['predicted_on_card_ms_per_token']:.1f}/s" for of in sources),
+            *(f"{of['link_bytes_per_token'] / 1e9:.2f} GB" for of in sources))
 
 
 def cells_of(program, path, weights, card, host):
@@ -92,3 +111,13 @@ def run(args):
             print(f"\n### {name}, weights in {weights}\n")
             print_table(("card", "host", *LENGTHS), ((card, f"{host} GiB", *cells_of(args.hayloft, path, weights, card, host))
                                                      for card in CARDS for host in HOSTS), right=[1])
+        print("\n### Exact answers\n")
+        rows = []
+        for name, length in EXACT:
+            weights, config = next((weights, config) for model, weights, config in MODELS if model == name)
+            path.write_text(json.dumps(config))
+            rows += [(f"{name}, {length}", card, f"{float(share):.0%}",
+                      *exact_row(args.hayloft, path, weights, card, length, share))
+                     for card in EXACT_CARDS for share in ACCEPTED]
+        print_table(("model and context", "card", "accepted", "tokens a pass: copies", "by `sparq`", "single steps", "copies",
+                     "by `sparq`", "over the link: single steps", "copies", "by `sparq`"), rows, right=[2, 3, 4])

@@ -38,6 +38,25 @@ TEST(LinkAndPlan, TheProfileOfOneGivesTheOtherItsTimes) {
   EXPECT_GT(json["plans"][1]["methods"][0]["ms_per_token"]["dense"], 0);
 }
 
+TEST(LinkAndPlan, ExactAnswersArePlannedFromAShareOfAcceptedDrafts) {
+  const std::vector<std::string> plan{
+      "plan",  "--shape", "32,32,8,128", "-c",     "128k",        "--gpu-memory", "20GiB", "--host-memory",
+      "90GiB", "--card",  "rtx4090",     "--attn", "sparq:k=512", "--json",       "-",     "--accepted"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), plan.begin(), plan.end());
+    return run_program(more);
+  };
+  const Outcome planned = with({"0.9"});
+  EXPECT_EQ(planned.exit_code, 0) << planned.err;
+  const nlohmann::json json = nlohmann::json::parse(planned.out)["plans"][0];
+  EXPECT_EQ(json["accepted"], 0.9);
+  ASSERT_EQ(json["exact"].size(), 3u);
+  EXPECT_EQ(json["exact"][2]["draft"], "self, by sparq r=16 k=512");
+  EXPECT_LT(json["exact"][2]["predicted_on_card_ms_per_token"], json["exact"][0]["predicted_on_card_ms_per_token"]);
+  EXPECT_TRUE(refused_with(with({"1.1"}), 2, {"--accepted"}));
+  EXPECT_TRUE(refused_with(with({"0.9", "--ranks", "2"}), 2, {"--accepted: --exact is not over ranks"}));
+}
+
 TEST(LinkAndPlan, WhatWasNotMeasuredIsInTheJson) {
   const test::TemporaryFolder folder;
   const Outcome measured =

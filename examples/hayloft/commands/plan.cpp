@@ -101,6 +101,11 @@ class PlanCommand : public Command {
         "With --ranks: what is between any two of them, its rate and the latency of a message in microseconds, or what "
         "mpirun hayloft link --json measured");
     advanced(app, Section::device, {"--ranks", "--network"});
+    add_text(
+        app, "--accepted", "SHARE",
+        [this](const std::string& text) { request_.accepted = read_number("--accepted", text, 0, 1); },
+        "Plan --exact, too, with copies from the text and with drafts by each --attn, of which this share is accepted");
+    advanced(app, Section::attention, {"--accepted"});
     add_json_option(app, json_, "Write the plan as JSON");
   }
 
@@ -111,6 +116,7 @@ class PlanCommand : public Command {
     if (ranks_ > most_ranks) fail("--ranks {}: at most {}", ranks_, most_ranks);
     request_.session.cache.shard.ranks = ranks_;
     if (request_.network && ranks_ == 1) fail("--network is between ranks; say how many by --ranks");
+    if (ranks_ > 1 && request_.accepted) fail("--accepted: --exact is not over ranks; leave one of them out");
     if (ranks_ > 1) require_over_ranks(machine_, request_.session, request_.methods);
     if (weight_type_ && machine_.weights != runtime::WeightForm::stored) {
       fail("--weight-type and --weights both say what the matrices are; leave one of them out");

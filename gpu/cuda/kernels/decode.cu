@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <deque>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "gpu/cuda/api/fetch.h"
@@ -11,12 +13,15 @@
 #include "gpu/cuda/kernels/rows.cuh"
 #include "gpu/cuda/memory/row_cache.h"
 #include "gpu/cuda/memory/row_stream.h"
+#include "gpu/cuda_memory.h"
 #include "index/scan/exact_search.h"
 
 namespace hayloft::gpu::cuda {
 namespace {
 
 constexpr int kBlocksPerMultiprocessor = 8;  // more pieces than this only make more states to merge
+
+constexpr std::uint64_t kShareOfStates = 4;  // of what is left for a step, for steps that attend together
 
 constexpr unsigned kSharedBytes = 48 * 1024;  // a kernel may have without asking for more
 
@@ -64,6 +69,7 @@ class Decode {
     sort_rows();
   }
 
+  // Attends alone.
   void run(float* out) {
     std::optional<RowStream> rows;
     std::vector<std::int32_t> positions;  // of lists of which host threads gather a part
@@ -77,62 +83,36 @@ class Decode {
       rows.emplace(context_, cache_, std::max(listed_rows_ > 0 ? what_.lists : 0, cache_.kv_heads),
                    std::max(streamed_rows_, listed_rows_), stream_);
     }
-    const int direct = base_.parts[0].pieces + base_.parts[1].pieces + base_.parts[2].pieces;
-    const RowPart streamed = chunk_part(rows, cache_.kv_heads, streamed_rows_);
-    RowPart listed = chunk_part(rows, what_.lists, listed_rows_);
-    listed.positions = positions.empty() ? nullptr : what_.positions;
-    listed.stride = what_.k;
-    listed.sizes = what_.sizes;
-    listed.stored = cache_.store.tokens;
-    listed.gathered = true;
-
-    States& states = base_.states;
-    states.slots = direct + streamed.pieces + listed.pieces;
-    const std::int64_t count = static_cast<std::int64_t>(query_heads_) * states.slots;
-    const Scratch<float> weighted(context_, count * cache_.head_dim, stream_);
-    const Scratch<float> max(context_, count, stream_);
-    const Scratch<float> sum(context_, count, stream_);
-    states.weighted = weighted;
-    states.max = max;
-    states.sum = sum;
-
-    if (direct > 0) attend_direct();
-    const auto attend_chunks = [&](const RowPart& part, int first_slot, const auto& pass) {
-      AttendRows args = base_;
-      args.cached = {};
-      args.first_slot = first_slot;
-      for (RowPart& unused : args.parts) unused = {};
-      args.parts[0] = part;
-      pass([&](const DenseRows& chunk, std::int64_t begin, std::int64_t end) {
-        args.parts[0].begin = begin;
-        args.parts[0].end = end;
-        args.parts[0].dense = chunk;
-        launch_rows(args);
-        args.resume = true;
+    start(rows ? &*rows : nullptr);
+    if (streamed_rows_ > 0) {
+      const Stage stage(context_.stages, "dense stream", stream_);
+      stream_ranges(*rows, [this](const DenseRows& chunk, std::int64_t begin, std::int64_t end) {
+        attend_chunk(chunk, begin, end);
       });
-    };
-    std::optional<Stage> stage;
-    if (streamed_rows_ > 0) stage.emplace(context_.stages, "dense stream", stream_);
-    attend_chunks(streamed, direct, [&](const RowStream::Use& use) {
-      for (const Attended::Range& range : streamed_) {
-        if (range.begin < range.end) rows->range(range.begin, range.end, use);
-      }
-    });
-    stage.reset();
-    attend_chunks(listed, direct + streamed.pieces, [&](const RowStream::Use& use) {
-      if (positions.empty()) return;
-      const std::int32_t* const of_each = what_.sizes ? sizes.data() : nullptr;
-      rows->lists({positions.data(), what_.positions, of_each, what_.sizes, what_.lists, what_.k}, use);
-    });
+    }
+    if (!positions.empty()) attend_lists(*rows, positions, sizes);
     merge(out);
   }
 
+  // Returns whether both bring the same rows to the device in chunks, and nothing else.
+  bool streams_as(const Decode& other) const;
+  // Returns the device memory that the states of one take at most.
+  std::uint64_t most_state_bytes() const;
+  // All of them attend to what they stream alike, chunk by chunk, each as it does alone.
+  static void run_together(std::deque<Decode>& steps, std::span<const AttendStep> outs);
+
  private:
+  void start(const RowStream* rows);
+  void stream_ranges(RowStream& rows, const RowStream::Use& use) const;
+  void attend_chunk(const DenseRows& chunk, std::int64_t begin, std::int64_t end);
+  void attend_lists(RowStream& rows, const std::vector<std::int32_t>& positions,
+                    const std::vector<std::int32_t>& sizes);
+  AttendRows of_part(const RowPart& part, int first_slot) const;
   void attend_direct();
   void sort_rows();
   void add_direct(RowPart part);
   void cut(RowPart& part, std::int64_t tiles, int lists) const;
-  RowPart chunk_part(const std::optional<RowStream>& rows, int lists, std::int64_t most_rows) const;
+  RowPart chunk_part(const RowStream* rows, int lists, std::int64_t most_rows) const;
   void launch_rows(const AttendRows& args) const;
   void merge(float* out) const;
 
@@ -143,14 +123,108 @@ class Decode {
   const Attended& what_;
   cudaStream_t stream_;
   int query_heads_;
-  bool stored_;                     // whether there is a store
-  bool in_place_;                   // whether kernels may read all of it
-  AttendRows base_;                 // with the rows that kernels read where they lie
-  int parts_ = 0;                   // of base_
-  Attended::Range streamed_[2];     // in the store, brought to the device in chunks
-  std::int64_t streamed_rows_ = 0;  // of the longer
-  std::int64_t listed_rows_ = 0;    // of each list, where kernels do not reach every block
+  bool stored_;                                         // whether there is a store
+  bool in_place_;                                       // whether kernels may read all of it
+  AttendRows base_;                                     // with the rows that kernels read where they lie
+  int parts_ = 0;                                       // of base_
+  Attended::Range streamed_[2];                         // in the store, brought to the device in chunks
+  std::int64_t streamed_rows_ = 0;                      // of the longer
+  std::int64_t listed_rows_ = 0;                        // of each list, where kernels do not reach every block
+  RowPart listed_;                                      // its slots are the last
+  AttendRows chunks_;                                   // of what is streamed
+  std::optional<Scratch<float>> weighted_, max_, sum_;  // of base_.states
 };
+
+// Makes room for the states of all that is attended to, in memory of the device, and attends to what lies in place.
+void Decode::start(const RowStream* rows) {
+  const int direct = base_.parts[0].pieces + base_.parts[1].pieces + base_.parts[2].pieces;
+  const RowPart streamed = chunk_part(rows, cache_.kv_heads, streamed_rows_);
+  listed_ = chunk_part(rows, what_.lists, listed_rows_);
+  States& states = base_.states;
+  states.slots = direct + streamed.pieces + listed_.pieces;
+  const std::int64_t count = static_cast<std::int64_t>(query_heads_) * states.slots;
+  weighted_.emplace(context_, count * cache_.head_dim, stream_);
+  max_.emplace(context_, count, stream_);
+  sum_.emplace(context_, count, stream_);
+  states.weighted = *weighted_;
+  states.max = *max_;
+  states.sum = *sum_;
+  chunks_ = of_part(streamed, direct);
+  if (direct > 0) attend_direct();
+}
+
+AttendRows Decode::of_part(const RowPart& part, int first_slot) const {
+  AttendRows args = base_;
+  args.cached = {};
+  args.first_slot = first_slot;
+  for (RowPart& unused : args.parts) unused = {};
+  args.parts[0] = part;
+  return args;
+}
+
+void Decode::stream_ranges(RowStream& rows, const RowStream::Use& use) const {
+  for (const Attended::Range& range : streamed_) {
+    if (range.begin < range.end) rows.range(range.begin, range.end, use);
+  }
+}
+
+void Decode::attend_chunk(const DenseRows& chunk, std::int64_t begin, std::int64_t end) {
+  chunks_.parts[0].begin = begin;
+  chunks_.parts[0].end = end;
+  chunks_.parts[0].dense = chunk;
+  launch_rows(chunks_);
+  chunks_.resume = true;
+}
+
+void Decode::attend_lists(RowStream& rows, const std::vector<std::int32_t>& positions,
+                          const std::vector<std::int32_t>& sizes) {
+  listed_.positions = what_.positions;
+  listed_.stride = what_.k;
+  listed_.sizes = what_.sizes;
+  listed_.stored = cache_.store.tokens;
+  listed_.gathered = true;
+  AttendRows args = of_part(listed_, base_.states.slots - listed_.pieces);
+  const std::int32_t* const of_each = what_.sizes ? sizes.data() : nullptr;
+  rows.lists({positions.data(), what_.positions, of_each, what_.sizes, what_.lists, what_.k},
+             [&](const DenseRows& chunk, std::int64_t begin, std::int64_t end) {
+               args.parts[0].begin = begin;
+               args.parts[0].end = end;
+               args.parts[0].dense = chunk;
+               launch_rows(args);
+               args.resume = true;
+             });
+}
+
+bool Decode::streams_as(const Decode& other) const {
+  const auto same = [](const Attended::Range& a, const Attended::Range& b) {
+    return a.begin == b.begin && a.end == b.end;
+  };
+  const auto &ours = cache_.store.blocks, &theirs = other.cache_.store.blocks;
+  return streamed_rows_ > 0 && listed_rows_ == 0 && other.listed_rows_ == 0 &&
+         cache_.store.tokens == other.cache_.store.tokens && same(streamed_[0], other.streamed_[0]) &&
+         same(streamed_[1], other.streamed_[1]) && std::equal(ours.begin(), ours.end(), theirs.begin(), theirs.end());
+}
+
+std::uint64_t Decode::most_state_bytes() const {
+  // A part has no more pieces than wanted blocks and one for each head.
+  const auto pieces = static_cast<std::uint64_t>((kRowParts + 1) * (wanted_blocks() / cache_.kv_heads + 1));
+  return pieces * static_cast<std::uint64_t>(query_heads_) * static_cast<std::uint64_t>(cache_.head_dim + 2) *
+         sizeof(float);
+}
+
+void Decode::run_together(std::deque<Decode>& steps, std::span<const AttendStep> outs) {
+  Decode& first = steps.front();
+  if (steps.size() == 1) return first.run(outs.front().out);
+  RowStream rows(first.context_, first.cache_, first.cache_.kv_heads, first.streamed_rows_, first.stream_);
+  for (Decode& step : steps) step.start(&rows);
+  {
+    const Stage stage(first.context_.stages, "dense stream", first.stream_);
+    first.stream_ranges(rows, [&](const DenseRows& chunk, std::int64_t begin, std::int64_t end) {
+      for (Decode& step : steps) step.attend_chunk(chunk, begin, end);
+    });
+  }
+  for (std::size_t i = 0; i < steps.size(); ++i) steps[i].merge(outs[i].out);
+}
 
 // The rows that kernels read where they lie, of lists those that the device keeps there.
 void Decode::attend_direct() {
@@ -220,7 +294,7 @@ void Decode::cut(RowPart& part, std::int64_t tiles, int lists) const {
 
 // Returns how the rows of a chunk are cut up. Every chunk of a pass goes to the same slots, so that the states of a
 // context of any length take the memory of one chunk's.
-RowPart Decode::chunk_part(const std::optional<RowStream>& rows, int lists, std::int64_t most_rows) const {
+RowPart Decode::chunk_part(const RowStream* rows, int lists, std::int64_t most_rows) const {
   RowPart part;
   if (most_rows == 0) return part;
   part.lists = lists / cache_.kv_heads;
@@ -275,6 +349,26 @@ void CudaBackend::attend(const CacheView& cache, const float* q, int query_heads
                          Stream queue) {
   const cudaStream_t stream = native(queue);
   Decode(context_, cache, q, query_heads, what, stream).run(out);
+}
+
+// Steps behind one another that stream the same rows go together, as many as have room for their states.
+void CudaBackend::attend_together(std::span<const AttendStep> steps, int query_heads, Stream queue) {
+  const cudaStream_t stream = native(queue);
+  while (!steps.empty()) {
+    std::deque<Decode> group;
+    std::uint64_t bytes = 0;
+    const std::uint64_t room = context_.arena.room_for_step(2 * cuda_least_stream_bytes) / kShareOfStates;
+    for (const AttendStep& step : steps) {
+      group.emplace_back(context_, step.cache, step.q, query_heads, step.what, stream);
+      bytes += group.back().most_state_bytes();
+      if (group.size() > 1 && (bytes > room || !group.back().streams_as(group.front()))) {
+        group.pop_back();
+        break;
+      }
+    }
+    Decode::run_together(group, steps.first(group.size()));
+    steps = steps.subspan(group.size());
+  }
 }
 
 }  // namespace hayloft::gpu::cuda

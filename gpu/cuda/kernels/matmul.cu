@@ -46,15 +46,19 @@ __device__ inline float dot(uint4 weights, const float* x, const bf16*) {
   return sum;
 }
 
-// y = W x + bias for one token: reads W once, at the speed of device memory. One warp per row of W. `vectors` is how
-// many times 16 bytes of a row are read as such; 0 where rows are not aligned to that.
+// y = W x + bias for each of a few tokens by itself: reads W once, at the speed of device memory. One warp per row of W
+// and token; the blocks of all tokens for the same rows lie behind one another, so that the others find them in the L2
+// cache. `vectors` is how many times 16 bytes of a row are read as such; 0 where rows are not aligned to that.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    one_token_kernel(const float* x, const T* w, int rows, int cols, int vectors, const float* bias, float* y) {
+__global__ void __launch_bounds__(kThreads) one_token_kernel(const float* x, int tokens, const T* w, int rows, int cols,
+                                                             int vectors, const float* bias, float* y) {
   constexpr int elements = 16 / sizeof(T);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int row = static_cast<int>(blockIdx.x) * (kThreads / kWarp) + static_cast<int>(threadIdx.x) / kWarp;
+  const int block = static_cast<int>(blockIdx.x) / tokens, token = static_cast<int>(blockIdx.x) % tokens;
+  const int row = block * (kThreads / kWarp) + static_cast<int>(threadIdx.x) / kWarp;
   if (row >= rows) return;
+  x += static_cast<std::int64_t>(token) * cols;
+  y += static_cast<std::int64_t>(token) * rows;
   const T* const from = w + static_cast<std::int64_t>(row) * cols;
   float sum = 0;
   int v = lane;
@@ -148,19 +152,20 @@ void multiply_panels(const Context& context, const f16* x, int T, const Matrix& 
 
 }  // namespace
 
-// Inputs are f32. One token meets the weights in f32. Several go through tensor cores, which want both sides of one
+// Inputs are f32. A few tokens meet the weights in f32. More go through tensor cores, which want both sides of one
 // type: inputs are rounded to that of the weights (relative error 2^-11 for f16, and 2^-8 for bf16), products and sums
-// stay f32. f32 weights are multiplied in f32. Packed weights are numbers of f16 when several tokens meet them.
+// stay f32. f32 weights are multiplied in f32. Packed weights are numbers of f16 when many tokens meet them.
 void CudaBackend::matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream queue) {
   const cudaStream_t stream = native(queue);
   if (T <= 0 || w.rows <= 0) return;
-  if (T == 1 && w.type == DType::packed) return multiply_packed(x, w, bias, y, stream);
-  if (T == 1) {
+  if (T <= cuda_tokens_as_alone && w.type == DType::packed) return multiply_packed(x, T, w, bias, y, stream);
+  if (T <= cuda_tokens_as_alone) {
     with_type(w.type, [&]<class E>(const E*) {
       const E* const weights = static_cast<const E*>(w.data);
       const int vectors = aligned(x, weights, w.cols) ? static_cast<int>(w.cols * sizeof(E) / 16) : 0;
-      launch("matmul of one token", one_token_kernel<E>, {dim3(blocks_for(w.rows, kThreads / kWarp)), dim3(kThreads)},
-             stream, x, weights, w.rows, w.cols, vectors, bias, y);
+      const unsigned blocks = blocks_for(w.rows, kThreads / kWarp) * static_cast<unsigned>(T);
+      launch("matmul of one token", one_token_kernel<E>, {dim3(blocks), dim3(kThreads)}, stream, x, T, weights, w.rows,
+             w.cols, vectors, bias, y);
     });
     return;
   }

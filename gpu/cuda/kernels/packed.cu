@@ -57,14 +57,17 @@ __device__ inline float group_product(const PackedView& w, PackedChunk chunk, co
   return product + minimum_of<Form>(w, chunk, kGroup, lane) * input_sum<Form>(x, kGroup, lane);
 }
 
-// One block per tile. A thread sums every kParts-th chunk of its row; parts are added in their order.
+// One block per tile and token, those of all tokens for a tile behind one another. A thread sums every kParts-th chunk
+// of its row; parts are added in their order.
 template <class Form>
 __global__ void __launch_bounds__(kThreads)
-    packed_token_kernel(const float* x, bool aligned, const PackedView w, const float* bias, float* y) {
+    packed_token_kernel(const float* x, int tokens, bool aligned, const PackedView w, const float* bias, float* y) {
   __shared__ float sums[kThreads];
   __shared__ float table[16];
   load_table<Form>(w, table);
-  const int tile = static_cast<int>(blockIdx.x);
+  const int tile = static_cast<int>(blockIdx.x) / tokens, token = static_cast<int>(blockIdx.x) % tokens;
+  x += static_cast<std::int64_t>(token) * w.cols;
+  y += static_cast<std::int64_t>(token) * w.rows;
   const int lane = static_cast<int>(threadIdx.x) % kTileRows;
   const int part = static_cast<int>(threadIdx.x) / kTileRows;
   const int chunks = w.cols / kChunkColumns;
@@ -180,11 +183,12 @@ void with_form(const Packing& packing, const Body& body) {
 
 }  // namespace
 
-void multiply_packed(const float* x, const Matrix& w, const float* bias, float* y, cudaStream_t stream) {
+void multiply_packed(const float* x, int T, const Matrix& w, const float* bias, float* y, cudaStream_t stream) {
   const bool aligned = reinterpret_cast<std::uintptr_t>(x) % 16 == 0;
   with_form(w.packing, [&]<class Form>(Form) {
     launch("matmul of one token, packed", packed_token_kernel<Form>,
-           {dim3(blocks_for(w.rows, kTileRows)), dim3(kThreads)}, stream, x, aligned, view_of(w), bias, y);
+           {dim3(blocks_for(w.rows, kTileRows) * static_cast<unsigned>(T)), dim3(kThreads)}, stream, x, T, aligned,
+           view_of(w), bias, y);
   });
 }
 

@@ -8,8 +8,9 @@
 // Packed matrices (gpu/packed.h) on the device. Weights and inputs are device memory; everything is queued.
 namespace hayloft::gpu::cuda {
 
-// y [w.rows] = W x + bias (null: none), x [w.cols], in f32. Reads each byte of the matrix once.
-void multiply_packed(const float* x, const Matrix& w, const float* bias, float* y, cudaStream_t stream);
+// y [T][w.rows] = x [T][w.cols] W^T + bias (null: none), in f32, each token to the bit as alone. Reads each byte of the
+// matrix once for a token, those of further tokens while they are near.
+void multiply_packed(const float* x, int T, const Matrix& w, const float* bias, float* y, cudaStream_t stream);
 
 // The rows [first, first + rows) as f16 [rows][w.cols], each weight rounded to it; `first` begins a tile.
 void unpack_rows(const Context& context, const Matrix& w, int first, int rows, f16* out, cudaStream_t stream);

@@ -18,29 +18,39 @@
 
 namespace hayloft::runtime {
 
-namespace {
+std::uint64_t WeightSizes::bytes_per_pass(int T) const {
+  const double further = std::min<double>(T, tokens_of_all_experts) - 1;
+  return bytes_per_step + static_cast<std::uint64_t>(further * static_cast<double>(expert_bytes_per_step));
+}
 
-WeightSizes sizes_of(const Weights& weights, const ModelConfig& config) {
+WeightSizes weight_sizes(const Weights& weights, const ModelConfig& config) {
   WeightSizes sizes{weights.bytes, weights.host_bytes};
   const auto multiplied = [&](const gpu::Matrix& matrix, double share_read) {
     const auto elements = static_cast<double>(matrix.rows) * matrix.cols;
-    sizes.bytes_per_step += static_cast<std::uint64_t>(share_read * static_cast<double>(gpu::bytes_of(matrix)));
+    const auto bytes = static_cast<std::uint64_t>(share_read * static_cast<double>(gpu::bytes_of(matrix)));
+    sizes.bytes_per_step += bytes;
     sizes.weights_per_step[matrix.packing.bits] += static_cast<std::uint64_t>(share_read * elements);
+    return bytes;
   };
   multiplied(weights.output, 1);
   // A token goes through some of the experts.
-  const double share = config.experts.count > 0 ? static_cast<double>(config.experts.used) / config.experts.count : 1;
+  const Experts& experts = config.experts;
+  if (experts.count > 0) sizes.tokens_of_all_experts = static_cast<double>(experts.count) / experts.used;
   for (const LayerWeights& w : weights.layers) {
     for (const gpu::Matrix& matrix : {w.q, w.k, w.v, w.o, w.output_gate, w.delta.inputs, w.delta.step, w.delta.rate,
                                       w.gate, w.up, w.down, w.experts.router, w.experts.shared_gate}) {
       multiplied(matrix, 1);
     }
     for (const auto* matrices : {&w.experts.gate, &w.experts.up, &w.experts.down}) {
-      for (const gpu::Matrix& matrix : *matrices) multiplied(matrix, share);
+      for (const gpu::Matrix& matrix : *matrices) {
+        sizes.expert_bytes_per_step += multiplied(matrix, 1 / sizes.tokens_of_all_experts);
+      }
     }
   }
   return sizes;
 }
+
+namespace {
 
 void take_attention(const std::string& prefix, const ModelConfig& config, WeightUpload& upload, LayerWeights& layer) {
   const int hidden = config.hidden_size;
@@ -259,16 +269,17 @@ Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, gpu::Bac
 WeightSizes weight_sizes(Checkpoint& checkpoint, WeightForm form) {
   const ModelConfig config = checkpoint.config();
   refuse_planned_alone(checkpoint, config);
-  return sizes_of(take_weights(&checkpoint, form, {}, config, nullptr), config);
+  return weight_sizes(take_weights(&checkpoint, form, {}, config, nullptr), config);
 }
 
 WeightSizes weight_sizes(const ModelConfig& config, gpu::DType type, WeightForm form) {
-  return sizes_of(take_weights(nullptr, form, type, config, nullptr), config);
+  return weight_sizes(take_weights(nullptr, form, type, config, nullptr), config);
 }
 
 WeightSizes weight_sizes(const ModelConfig& config, gguf::TensorType type) {
   const gpu::DType plain = type == gguf::TensorType::f32 ? gpu::DType::f32 : gpu::DType::f16;
-  return sizes_of(take_weights(nullptr, WeightForm::stored, plain, config, nullptr, gguf::packing_of(type)), config);
+  return weight_sizes(take_weights(nullptr, WeightForm::stored, plain, config, nullptr, gguf::packing_of(type)),
+                      config);
 }
 
 }  // namespace hayloft::runtime

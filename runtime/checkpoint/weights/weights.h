@@ -97,7 +97,16 @@ struct WeightSizes {
   std::uint64_t bytes_per_step = 0;  // of matrices that a decoded token is multiplied with
   // How many weights those are, by the bits of a packed code; 0: not packed.
   std::array<std::uint64_t, 9> weights_per_step{};
+  // Of bytes_per_step those of the experts that the router chooses; and how many tokens, each with experts of its own,
+  // go through all of them (Experts::count / Experts::used).
+  std::uint64_t expert_bytes_per_step = 0;
+  double tokens_of_all_experts = 1;
+
+  // Returns the bytes of matrices that one pass of T tokens reads, each matrix once: with experts at most, as if the
+  // tokens chose others as long as there are any.
+  std::uint64_t bytes_per_pass(int T) const;
 };
+WeightSizes weight_sizes(const Weights& weights, const ModelConfig& config);
 // Returns what load_weights will take, from the file headers alone.
 WeightSizes weight_sizes(Checkpoint& checkpoint, WeightForm form = WeightForm::stored);
 // Returns the sizes of a model that is not there, with its matrices in `type`.

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <limits>
 
+#include "gpu/cuda_memory.h"
 #include "tests/gpu/cuda/backends.h"
 #include "tests/gpu/cuda/matrices.h"
 
@@ -25,10 +26,10 @@ class MatmulTest : public CudaTest {
     cuda->matmul(inputs.as<float>() + offset, T, w.at(weights), biased ? added.as<float>() : nullptr,
                  outputs.as<float>(), cuda->stream());
     const auto y = download<float>(*cuda, outputs);
-    // Several tokens meet 16-bit weights as numbers of that type, each off by half a unit of its last place.
+    // Many tokens meet 16-bit weights as numbers of that type, each off by half a unit of its last place.
     double rounding = 0;
-    if (T > 1 && w.shape.type == gpu::DType::f16) rounding = 0x1p-11;
-    if (T > 1 && w.shape.type == gpu::DType::bf16) rounding = 0x1p-8;
+    if (T > gpu::cuda_tokens_as_alone && w.shape.type == gpu::DType::f16) rounding = 0x1p-11;
+    if (T > gpu::cuda_tokens_as_alone && w.shape.type == gpu::DType::bf16) rounding = 0x1p-8;
     for (int t = 0; t < T; ++t) {
       for (int row = 0; row < rows; ++row) {
         double sum = biased ? bias[static_cast<std::size_t>(row)] : 0;
@@ -52,7 +53,7 @@ constexpr gpu::DType all_types[] = {gpu::DType::f32, gpu::DType::f16, gpu::DType
 TEST_F(MatmulTest, EqualsTheOracleForEveryDtypeAndNumberOfTokens) {
   for (const auto type : all_types) {
     const TypedMatrix w(type, 37, 136, 1);
-    for (const int T : {1, 2, 9}) expect_product(w, T, T % 2 == 1);
+    for (const int T : {1, 2, 9, 17}) expect_product(w, T, T % 2 == 1);
   }
 }
 
@@ -61,7 +62,31 @@ TEST_F(MatmulTest, EqualsTheOracleForEveryShape) {
     for (const int rows : {1, 9}) {
       for (const int cols : {1, 7, 8, 100, 2056}) {
         const TypedMatrix w(type, rows, cols, 2);
-        for (const int T : {1, 3}) expect_product(w, T, true);
+        for (const int T : {1, 3, 18}) expect_product(w, T, true);
+      }
+    }
+  }
+}
+
+TEST_F(MatmulTest, AFewTokensAreEachMultipliedAsAlone) {
+  for (const auto type : all_types) {
+    for (const int cols : {7, 100, 136, 2056}) {
+      const TypedMatrix w(type, 37, cols, 8);
+      const gpu::Buffer weights = upload(*cuda, w.bytes), added = upload(*cuda, normal(37, 9));
+      for (const int T : {2, 5, gpu::cuda_tokens_as_alone}) {
+        const gpu::Buffer inputs = upload(*cuda, normal(static_cast<std::size_t>(T * cols), 10));
+        const auto times = [&](int first, int count) {
+          const gpu::Buffer y = cuda->allocate(static_cast<std::uint64_t>(count * 37) * sizeof(float), cuda->stream());
+          cuda->matmul(inputs.as<float>() + first * cols, count, w.at(weights), added.as<float>(), y.as<float>(),
+                       cuda->stream());
+          return download<float>(*cuda, y);
+        };
+        std::vector<float> alone;
+        for (int t = 0; t < T; ++t) {
+          const std::vector<float> one = times(t, 1);
+          alone.insert(alone.end(), one.begin(), one.end());
+        }
+        EXPECT_EQ(times(0, T), alone) << cols << " inputs, T " << T;
       }
     }
   }
@@ -70,12 +95,13 @@ TEST_F(MatmulTest, EqualsTheOracleForEveryShape) {
 TEST_F(MatmulTest, InputsMayLieAtAnyAddress) {
   for (const auto type : all_types) {
     const TypedMatrix w(type, 9, 64, 3);
-    for (const int T : {1, 3}) expect_product(w, T, false, 1);
+    for (const int T : {1, 3, 18}) expect_product(w, T, false, 1);
   }
 }
 
 TEST_F(MatmulTest, InputsBeyondTheRangeOfF16MeetEveryDtype) {
-  const std::vector<float> magnitudes{1, 65504, 65520, 1e5f, 1e30f, 0};  // of the tokens
+  std::vector<float> magnitudes{1, 65504, 65520, 1e5f, 1e30f, 0};  // of the tokens
+  magnitudes.resize(gpu::cuda_tokens_as_alone + 1, 1);
   const int cols = 40;
   for (const auto type : all_types) {
     const TypedMatrix w(type, 9, cols, 6);
@@ -94,7 +120,7 @@ TEST_F(MatmulTest, InfinityAndNaNReachTheOutput) {
     const TypedMatrix w(type, 3, 16, 4);
     const gpu::Buffer weights = upload(*cuda, w.bytes);
     for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
-      for (const int T : {1, 2}) {
+      for (const int T : {1, 2, 17}) {
         auto x = normal(static_cast<std::size_t>(T) * 16, 5);
         x[3] = bad;
         const gpu::Buffer inputs = upload(*cuda, x);

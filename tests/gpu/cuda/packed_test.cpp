@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "gpu/cuda_memory.h"
 #include "gpu/table_row.h"
 #include "tests/gpu/cuda/backends.h"
 #include "tests/support/random_packed.h"
@@ -35,8 +36,8 @@ class PackedTest : public CudaTest {
     const auto y = download<float>(*cuda, outputs);
     std::vector<float> on_cpu(y.size());
     cpu->matmul(x.data() + offset, T, w.matrix, biased ? bias.data() : nullptr, on_cpu.data(), {});
-    // Several tokens meet weights as numbers of f16, and are such numbers themselves: each half a unit off.
-    const double rounding = T > 1 ? 2 * 0x1p-11 : 0;
+    // Many tokens meet weights as numbers of f16, and are such numbers themselves: each half a unit off.
+    const double rounding = T > gpu::cuda_tokens_as_alone ? 2 * 0x1p-11 : 0;
     for (int t = 0; t < T; ++t) {
       for (int row = 0; row < rows; ++row) {
         double sum = biased ? bias[static_cast<std::size_t>(row)] : 0, magnitude = std::fabs(sum);
@@ -62,7 +63,7 @@ TEST_F(PackedTest, ProductsAreTheCpusForEveryPackingAndNumberOfTokens) {
   for (const auto& [name, packing] : all_packings()) {
     SCOPED_TRACE(name);
     const RandomPacked w(packing, 37, packing.products ? 256 : 96, 1);
-    for (const int T : {1, 2, 5}) expect_product(w, T, T % 2 == 1);
+    for (const int T : {1, 5, 18}) expect_product(w, T, T % 2 == 1);
   }
 }
 
@@ -72,9 +73,30 @@ TEST_F(PackedTest, ProductsAreTheCpusForShapesThatFillNoBlock) {
     for (const int rows : {1, 16}) {
       for (const int heads : {1, 3}) {
         const RandomPacked w(packing, rows, packing.products ? 256 * heads : 32 * heads, 2);
-        for (const int T : {1, 3}) expect_product(w, T, false);
+        for (const int T : {1, 3, 17}) expect_product(w, T, false);
       }
     }
+  }
+}
+
+TEST_F(PackedTest, AFewTokensAreEachMultipliedAsAlone) {
+  for (const auto& [name, packing] : all_packings()) {
+    SCOPED_TRACE(name);
+    const RandomPacked w(packing, 37, 256, 6);
+    const gpu::Matrix matrix = on_device(w);
+    constexpr int T = gpu::cuda_tokens_as_alone;
+    const gpu::Buffer inputs = upload(*cuda, normal(T * 256, 7));
+    const auto times = [&](int first, int count) {
+      const gpu::Buffer y = cuda->allocate(static_cast<std::uint64_t>(count * 37) * sizeof(float), cuda->stream());
+      cuda->matmul(inputs.as<float>() + first * 256, count, matrix, nullptr, y.as<float>(), cuda->stream());
+      return download<float>(*cuda, y);
+    };
+    std::vector<float> alone;
+    for (int t = 0; t < T; ++t) {
+      const std::vector<float> one = times(t, 1);
+      alone.insert(alone.end(), one.begin(), one.end());
+    }
+    EXPECT_EQ(times(0, T), alone);
   }
 }
 
@@ -82,7 +104,7 @@ TEST_F(PackedTest, InputsMayLieAtAnyAddress) {
   for (const auto& [name, packing] : all_packings()) {
     SCOPED_TRACE(name);
     const RandomPacked w(packing, 17, 256, 3);
-    for (const int T : {1, 2}) expect_product(w, T, true, 1);
+    for (const int T : {1, 2, 17}) expect_product(w, T, true, 1);
   }
 }
 
@@ -90,12 +112,13 @@ TEST_F(PackedTest, APromptMeetsTheMatrixPanelByPanel) {
   // 1024 rows of 16 K inputs are the 32 MiB of a panel.
   const RandomPacked w({.bits = 4, .zero = 8}, 1045, 16384, 4);
   const int rows = w.matrix.rows, cols = w.matrix.cols;
-  std::vector<float> x(static_cast<std::size_t>(2 * cols));  // one weight of each row for each token
+  constexpr int T = gpu::cuda_tokens_as_alone + 1;
+  std::vector<float> x(static_cast<std::size_t>(T * cols));  // one weight of each row for each of the first two tokens
   x[5] = 1;
   x[static_cast<std::size_t>(cols + 16000)] = 2;
   const gpu::Buffer inputs = upload(*cuda, x);
-  const gpu::Buffer outputs = cuda->allocate(static_cast<std::uint64_t>(2 * rows) * sizeof(float), cuda->stream());
-  cuda->matmul(inputs.as<float>(), 2, on_device(w), nullptr, outputs.as<float>(), cuda->stream());
+  const gpu::Buffer outputs = cuda->allocate(static_cast<std::uint64_t>(T * rows) * sizeof(float), cuda->stream());
+  cuda->matmul(inputs.as<float>(), T, on_device(w), nullptr, outputs.as<float>(), cuda->stream());
   const auto y = download<float>(*cuda, outputs);
   for (int row = 0; row < rows; ++row) {
     const auto weight = [&](int col) {

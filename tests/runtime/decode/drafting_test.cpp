@@ -75,6 +75,43 @@ TEST(DraftLengthTest, AsManyAreDraftedAsAreWorthIt) {
   EXPECT_EQ(tokens_worth_drafting(1, {.verify = 0.2}, 10), 10);
 }
 
+TEST(DraftLengthTest, TokensCostExpertsAsLongAsThereAreOthers) {
+  const DraftCosts costs{.verify = 0.01, .draft = 0.02, .experts = 0.5, .tokens_of_all_experts = 3.5};
+  EXPECT_DOUBLE_EQ(costs.of_token(1), 0.53);
+  EXPECT_DOUBLE_EQ(costs.of_token(2), 0.53);
+  EXPECT_DOUBLE_EQ(costs.of_token(3), 0.28);  // half of what it goes through has been read
+  EXPECT_DOUBLE_EQ(costs.of_token(4), 0.03);
+  EXPECT_DOUBLE_EQ(costs.of_pass(4), 2.37);
+  EXPECT_EQ(tokens_worth_drafting(0.7, costs, 10), 1);  // 0.7 > 0.53 > 0.49
+}
+
+TEST(DraftLengthTest, APassReadsTheContextOnceAndExpertsByToken) {
+  ModelConfig config;
+  config.query_heads = 8, config.kv_heads = 2;
+  WeightSizes weights;
+  weights.bytes_per_step = 1000, weights.expert_bytes_per_step = 400, weights.tokens_of_all_experts = 4;
+  weights.weights_per_step[4] = 2000;
+  Counters dense, few;
+  dense.elements = 300, dense.at(Place::link, Kind::dense) = 5000, dense.at(Place::device, Kind::rows) = 100;
+  few.elements = 30, few.at(Place::link, Kind::rows) = 600;
+  const double products = 2000 + 4 * 300, step = 1000 + 5100 + products;
+  const DraftCosts costs = draft_costs(config, weights, dense, &few, false);
+  EXPECT_DOUBLE_EQ(costs.verify, products / step);
+  EXPECT_DOUBLE_EQ(costs.draft, (1000 + 600 + 2000 + 4 * 30) / step);
+  EXPECT_DOUBLE_EQ(costs.experts, 400 / step);
+  EXPECT_EQ(costs.tokens_of_all_experts, 4);
+  EXPECT_EQ(draft_costs(config, weights, dense, nullptr, false).draft, 0);
+  // A device's own memory is twenty times as fast as its link, and its products are faster still.
+  const DraftCosts device = draft_costs(config, weights, dense, &few, true);
+  EXPECT_DOUBLE_EQ(device.draft, (600 + 0.05 * 1000 + 0.02 * 2120) / (5000 + 0.05 * 1100 + 0.02 * products));
+}
+
+TEST(DraftLengthTest, APassGivesWhatIsAcceptedAndOneMore) {
+  EXPECT_EQ(tokens_of_pass(0, 5), 1);
+  EXPECT_EQ(tokens_of_pass(1, 5), 6);
+  EXPECT_DOUBLE_EQ(tokens_of_pass(0.5, 3), 1.875);
+}
+
 TEST(DraftLengthTest, WhatIsNotAcceptedIsSoonNotDraftedAndTriedAgainSomeTime) {
   Acceptance acceptance(0.9);
   int wrong = 0;

@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <cstring>
 #include <random>
 
 #include "gpu/cpu/cpu_backend.h"
 #include "offload/error.h"
 #include "tests/runtime/decode/session_fixture.h"
+#include "tests/runtime/decode/verify_walk.h"
 #include "tests/support/hybrid_model.h"
 #include "tests/support/temporary_folder.h"
 
@@ -12,64 +12,10 @@
 namespace hayloft::runtime {
 namespace {
 
-// Compares what a session has of a sequence: the rows of every tail, the states, and the rows of the store.
-void expect_same_cache(const Cache& a, const Cache& b) {
-  ASSERT_EQ(a.tokens(), b.tokens());
-  ASSERT_EQ(a.spilled_bytes(), b.spilled_bytes());
-  const auto ours = a.tails(), theirs = b.tails();
-  for (std::size_t layer = 0; layer < ours.size(); ++layer) {
-    ASSERT_EQ(ours[layer].position, theirs[layer].position) << layer;
-    ASSERT_EQ(ours[layer].state, theirs[layer].state) << layer;
-    ASSERT_EQ(ours[layer].rows.size(), theirs[layer].rows.size()) << layer;
-    const std::size_t bytes = ours[layer].rows.size() * sizeof(f16);  // none in a recurrent layer
-    ASSERT_TRUE(bytes == 0 || std::memcmp(ours[layer].rows.data(), theirs[layer].rows.data(), bytes) == 0) << layer;
-  }
-  for (int layer = 0; layer < a.store().shape().layers; ++layer) {
-    const offload::LayerView mine = a.store().layer(layer), other = b.store().layer(layer);
-    ASSERT_EQ(mine.tokens, other.tokens);
-    for (std::size_t i = 0; i < mine.blocks.size(); ++i) {
-      ASSERT_EQ(0, std::memcmp(mine.blocks[i], other.blocks[i], mine.layout->block_bytes)) << "block " << i;
-    }
-  }
-}
-
 class VerifyTest : public SessionTest {
  protected:
-  // Walks of passes of random lengths, of each of which a random number of tokens is kept, beside single steps of what
-  // stays. Forks go on where they were made.
   void expect_as_single_steps(const Model& of, const SessionOptions& with, std::uint32_t seed, int wanted = 160) {
-    std::mt19937 random(seed);
-    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
-    const int vocab = of.config().vocab_size;
-    const auto prompt = random_tokens(1 + below(140), vocab, seed);
-    Session together(of, arena, with), alone(of, arena, with);
-    together.append(prompt);
-    alone.append(prompt);
-    int passes = 0;
-    for (int done = 0; done < wanted; ++passes) {
-      const auto tokens = random_tokens(1 + below(20), vocab, static_cast<std::uint32_t>(random()));
-      std::vector<float> logits;
-      const int kept = together.verify(tokens, [&](const float* values, int T) {
-        logits.assign(values, values + static_cast<std::int64_t>(T) * vocab);
-        return 1 + below(T);
-      });
-      for (int i = 0; i < kept; ++i) {
-        const auto from = logits.begin() + static_cast<std::ptrdiff_t>(i) * vocab;
-        ASSERT_EQ(std::vector<float>(from, from + vocab), alone.step(tokens[static_cast<std::size_t>(i)]))
-            << "token " << done + i;
-      }
-      done += kept;
-      ASSERT_NO_FATAL_FAILURE(expect_same_cache(together.cache(), alone.cache())) << "after " << done;
-      ASSERT_EQ(together.steps(), alone.steps());
-      ASSERT_EQ(together.counters().elements, alone.counters().elements);
-      ASSERT_EQ(together.counters().rows_fetched, alone.counters().rows_fetched);
-      ASSERT_EQ(together.counters().at(Place::link, Kind::spill), alone.counters().at(Place::link, Kind::spill));
-      ASSERT_LE(together.counters().total(Place::link), alone.counters().total(Place::link) * 20);
-      ASSERT_EQ(together.attended_share(), alone.attended_share());
-      ASSERT_EQ(together.methods_used(), alone.methods_used());
-      if (below(4) == 0) together = together.fork(), alone = alone.fork();
-    }
-    EXPECT_LT(passes, wanted / 2) << "tokens stay in runs";
+    runtime::expect_as_single_steps(of, arena, with, seed, wanted);
   }
 };
 

@@ -1,0 +1,79 @@
+#include "runtime/plan/plan_exact.h"
+
+#include <algorithm>
+
+#include "gpu/cuda_memory.h"
+#include "offload/error.h"
+#include "runtime/decode/draft_length.h"
+#include "runtime/decode/drafting.h"
+
+namespace hayloft::runtime::plan {
+namespace {
+
+double ms_of(const std::vector<PredictedStage>& stages) {
+  double ms = 0;
+  for (const PredictedStage& stage : stages) ms += stage.ms;
+  return ms;
+}
+
+// Returns what a pass that verifies so many tokens takes on the card.
+double pass_ms(const PlanRequest& request, const PlannedMethod& dense, int tokens) {
+  const CacheOptions& cache = request.session.cache;
+  DecodeStep step{&request.config, request.weights, dense.attn, dense.counters, cache.columns, cache.rows};
+  step.tokens = tokens;
+  return ms_of(predict_stages(step, *request.card));
+}
+
+// `by`: what drafts; null: they are copies, or there are none.
+PlannedExact plan_drafts(const PlanRequest& request, const PlannedMethod& dense, const PlannedMethod* by, int most) {
+  const bool device = request.device_budget > 0 || request.card;
+  const DraftCosts costs =
+      draft_costs(request.config, request.weights, dense.counters, by ? &by->counters : nullptr, device);
+  PlannedExact exact;
+  exact.drafted = tokens_worth_drafting(*request.accepted, costs, most);
+  exact.tokens = tokens_of_pass(*request.accepted, exact.drafted);
+  const double drafts = exact.drafted;
+  const std::uint64_t of_draft = !by ? 0 : by->cache ? by->cache->link_bytes : by->counters.total(Place::link);
+  const auto of_pass = static_cast<double>(dense.counters.total(Place::link));
+  exact.link_bytes = static_cast<std::uint64_t>((of_pass + drafts * static_cast<double>(of_draft)) / exact.tokens);
+  if (dense.ms) {
+    const double pass = dense.ms->total() * (costs.of_pass(exact.drafted) - drafts * costs.draft);
+    exact.ms = (pass + (by ? drafts * by->ms->total() : 0)) / exact.tokens;
+  }
+  if (request.card) {
+    exact.card_ms =
+        (pass_ms(request, dense, exact.drafted + 1) + (by ? drafts * ms_of(by->predicted) : 0)) / exact.tokens;
+  }
+  return exact;
+}
+
+bool can_draft(const MethodOptions& method) {
+  try {
+    check_draft_method(method);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+std::vector<PlannedExact> plan_exact(const PlanRequest& request, const PlannedMethod& dense,
+                                     const std::vector<PlannedMethod>& methods) {
+  if (!(*request.accepted >= 0 && *request.accepted <= 1)) {
+    fail("--accepted {}: must be a share, between 0 and 1", *request.accepted);
+  }
+  const bool device = request.device_budget > 0 || request.card;
+  const int most = std::min(DraftOptions().most, device ? gpu::cuda_tokens_as_alone - 1 : DraftOptions().most);
+  std::vector<PlannedExact> all{plan_drafts(request, dense, nullptr, 0), plan_drafts(request, dense, nullptr, most)};
+  all[0].drafts = "none";
+  all[1].drafts = "lookup";
+  for (const PlannedMethod& method : methods) {
+    if (!can_draft(method.attn)) continue;
+    all.push_back(plan_drafts(request, dense, &method, most));
+    all.back().drafts = "self, by " + method_label(method.attn);
+  }
+  return all;
+}
+
+}  // namespace hayloft::runtime::plan
