@@ -1,5 +1,5 @@
-// Tells libFuzzer what an input reaches, where the code is compiled by g++: libFuzzer itself reads clang's counters only,
-// but adds those of this section to them. `--wrap` puts the function in place of one of the run-time library's.
+// Tells libFuzzer what an input reaches, where the code is compiled by g++: libFuzzer itself reads clang's counters
+// only, but adds those of this section to them. `--wrap` puts the function in place of one of the run-time library's.
 #include <cstdint>
 
 namespace {

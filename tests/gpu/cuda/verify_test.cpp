@@ -45,8 +45,7 @@ TEST_F(VerifyOnCuda, APassIsItsSingleStepsToTheBitWithWindowsAndExperts) {
 
 TEST_F(VerifyOnCuda, APassIsItsSingleStepsToTheBitWithRecurrentLayers) {
   test::TemporaryFolder folder;
-  ASSERT_NO_FATAL_FAILURE(
-      expect_as_single_steps(test::write_hybrid_model(folder.path() / "model", {.layers = 4}), 1));
+  ASSERT_NO_FATAL_FAILURE(expect_as_single_steps(test::write_hybrid_model(folder.path() / "model", {.layers = 4}), 1));
 }
 
 TEST_F(VerifyOnCuda, APassIsItsSingleStepsToTheBitWithRowsOfIntegersAndPackedWeights) {
