@@ -106,6 +106,7 @@ struct WeightSizes {
   // tokens chose others as long as there are any.
   std::uint64_t bytes_per_pass(int T) const;
 };
+// Returns the sizes of weights that are there, those of a model of that shape.
 WeightSizes weight_sizes(const Weights& weights, const ModelConfig& config);
 // Returns what load_weights will take, from the file headers alone.
 WeightSizes weight_sizes(Checkpoint& checkpoint, WeightForm form = WeightForm::stored);
