@@ -26,8 +26,9 @@ struct DraftCosts {
   double of_pass(int drafted) const;
 };
 
-// Counts what a step of dense attention reads and multiplies, and what a step by the drafts' method does, null where
-// drafts are copies. `device`: the step is computed on a device with memory of its own.
+// Returns the costs as parts of a dense step's, by what that step reads and multiplies (`dense`) and what one by the
+// drafts' method does (`drafted`, null where drafts are copies), in all layers. `device`: the step is computed on a
+// device with memory of its own.
 DraftCosts draft_costs(const ModelConfig& config, const WeightSizes& weights, const Counters& dense,
                        const Counters* drafted, bool device);
 

@@ -50,7 +50,7 @@ struct DecodeStep {
   double rows_held = 0;     // and of the rows of lists
   // Positions that are selected by bounds of strips in place of logits, all lists of all layers together; 0: by logits.
   std::int64_t by_strips = 0;
-  // Of a pass: the store is brought over the link once, and matrices are read once, for all of them.
+  // A pass brings the store over the link once, and reads matrices once, for all of its tokens.
   int tokens = 1;
 };
 

@@ -129,7 +129,7 @@ TEST_F(ServeAgents, ACallIsToldWhileItIsWritten) {
   EXPECT_EQ(once["message"]["tool_calls"].size(), 1u);
   EXPECT_EQ(once["finish_reason"], "tool_calls");
 
-  // What is written in an argument does not end it, told whole or piece by piece, free or held to its schema.
+  // A tag in an argument does not end the call, told whole or piece by piece, free or held to its schema.
   const std::string tagged = "a</tool_call>b";
   two["grammar"] =
       R"(root ::= "<tool_call>{\"name\": \"find\", \"arguments\": {\"bale\": \"a</tool_call>b\"}}</tool_call>")" +

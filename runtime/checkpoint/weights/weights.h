@@ -97,8 +97,8 @@ struct WeightSizes {
   std::uint64_t bytes_per_step = 0;  // of matrices that a decoded token is multiplied with
   // How many weights those are, by the bits of a packed code; 0: not packed.
   std::array<std::uint64_t, 9> weights_per_step{};
-  // Of bytes_per_step those of the experts that the router chooses; and how many tokens, each with experts of its own,
-  // go through all of them (Experts::count / Experts::used).
+  // The first is the part of bytes_per_step that the router's choice reads; so many tokens, each with experts of its
+  // own, go through all of them (Experts::count / Experts::used).
   std::uint64_t expert_bytes_per_step = 0;
   double tokens_of_all_experts = 1;
 

@@ -5,7 +5,7 @@
 
 #include "tests/support/tests_of_file.h"
 
-// All suites on a device. Under the name decode_test_cuda it runs those of tests/gpu/cuda/decode_test.cpp alone.
+// Runs all suites on a device; under the name decode_test_cuda those of tests/gpu/cuda/decode_test.cpp alone.
 int main(int count, char** arguments) {
   ::testing::InitGoogleTest(&count, arguments);
   std::string_view name = arguments[0];

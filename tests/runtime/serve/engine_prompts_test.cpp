@@ -196,7 +196,7 @@ TEST_F(EngineTest, NothingOfAConversationIsReadAgain) {
   }
 }
 
-// What sessions share is there once: a conversation goes on in memory that has no room for another like it.
+// Sessions share blocks, which count once: a conversation goes on in memory that has no room for another like it.
 TEST_F(EngineTest, AConversationThatNearlyFillsTheMemoryIsNotReadAgain) {
   const Model global(goldens / "llama", *backend_);
   request_.echo = false;
@@ -222,7 +222,7 @@ TEST_F(EngineTest, AConversationThatNearlyFillsTheMemoryIsNotReadAgain) {
   }
   EXPECT_LE(engine.figures().kept_bytes, options_.host_bytes);
 
-  // Where there is room for one alone, another conversation takes its place.
+  // Another conversation takes its place, as there is room for one alone.
   GenerationRequest other = request_;
   other.tokens.front() = 99;
   const auto client = std::make_shared<Client>();

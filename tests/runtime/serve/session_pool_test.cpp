@@ -100,7 +100,7 @@ TEST_F(SessionPoolTest, QuestionsToAnOpenedContextDoNotDriveItOut) {
   EXPECT_TRUE(left->tokens.empty());
 }
 
-// Of all that is kept, after each that goes, as much is counted as the arena has given out.
+// The pool counts as much as the arena has given out, after each session that goes.
 TEST_F(SessionPoolTest, MemoryThatSessionsShareCountsOnce) {
   {
     LedSession book = read(600, 0);
@@ -141,7 +141,7 @@ TEST_F(SessionPoolTest, WhatIsMappedTakesNoMemory) {
   EXPECT_EQ(pool_.bytes(), blocks + tail + added);
 }
 
-// That of an opened context is there once for all that have added nothing to it.
+// A method's state of an opened context counts once for all sessions that have added nothing to it.
 TEST_F(SessionPoolTest, WhatMethodsKeepCounts) {
   const SharedMethod pages = make_method(parse_method("pages", {}), model_.config().head_dim);
   const SharedMethod exact = make_method({}, model_.config().head_dim);

@@ -31,7 +31,7 @@ std::byte* map_stack(std::size_t bytes) {
   return static_cast<std::byte*>(memory) + page;
 }
 
-// Whoever entered.
+// Says who entered.
 struct Outside {
   boost::context::fiber context;
   const void* stack = nullptr;
