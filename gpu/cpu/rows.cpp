@@ -21,17 +21,20 @@ namespace hayloft::gpu::HWY_NAMESPACE {
 constexpr int kTile = kTileRows;
 constexpr int kMaxQueries = 64;  // query heads a tile's score buffer has room for; larger groups come in slices
 
-// Asks for rows to be brought into the second-level cache, line by line in their order and a little at a time: all at
-// once they would fill the core's few slots for pending lines and stall it. The second level, because it keeps many
-// more lines pending than the first.
+// Asks for the rows that come a tile later, line by line in their order and a little at a time: all at once they would
+// fill the core's few slots for pending lines and stall it. A tile's passes over K and over V ask for half of a tile
+// each, so that memory never rests.
 class RowPrefetch {
  public:
-  RowPrefetch(const f16* const* rows, int n, int head_dim)
-      : row_(rows), end_(rows + n), row_bytes_(sizeof(f16) * 2 * static_cast<std::size_t>(head_dim)) {}
+  RowPrefetch(const f16* const* rows, std::int64_t n, int head_dim)
+      : row_(rows + std::min<std::int64_t>(n, kTile)),
+        end_(rows + n),
+        row_bytes_(sizeof(f16) * 2 * static_cast<std::size_t>(head_dim)) {}
 
-  HWY_INLINE void lines(int count) {
-    for (int i = 0; i < count && row_ != end_; ++i) {
-      __builtin_prefetch(reinterpret_cast<const std::byte*>(*row_) + offset_, 0, 2);
+  // Called at each step of dot_four() and weigh_strip(): twice d / lanes steps for four rows, which have d / 4 lines.
+  HWY_INLINE void step() {
+    for (int i = 0; i < kLines && row_ != end_; ++i) {
+      __builtin_prefetch(reinterpret_cast<const std::byte*>(*row_) + offset_, 0, 3);
       offset_ += 64;
       if (offset_ >= row_bytes_) {
         offset_ = 0;
@@ -41,23 +44,46 @@ class RowPrefetch {
   }
 
  private:
+  static constexpr int kLines = HWY_MAX_BYTES >= 64 ? 2 : 1;  // lanes / 8
+
   const f16* const* row_;
   const f16* const* end_;
   std::size_t offset_ = 0;
   std::size_t row_bytes_;
 };
 
-// scores[query][row] of up to kTile rows.
-template <class Prefetch>
-HWY_INLINE void score_tile(F32 d, const f16* const* rows, int n, const QueryGroup& group, float* scores,
-                           Prefetch& prefetch) {
-  for (int row = 0; row < n; row += 4) {
+// Calls body(run, first query head, prefetch) for runs of query heads that fit the registers. The first run prefetches.
+// Each widens the rows again, which costs less than to write them down as f32.
+template <class Prefetch, class Body>
+HWY_INLINE void for_each_run_of(const QueryGroup& group, Prefetch& prefetch, const Body& body) {
+  NoPrefetch none;
+  for_each_run<true>(group.queries, [&](auto run, int q) HWY_ATTR {
+    q == 0 ? body(run, q, prefetch) : body(run, q, none);
+  });
+}
+
+// scores[query][row] of up to kTile rows, for Q query heads. A function of its own, as weigh_run(), for the sake of the
+// registers.
+template <int Q, class Prefetch>
+HWY_NOINLINE void score_run(const f16* const* rows, int count, const float* q, std::size_t stride, std::size_t head_dim,
+                            float* scores, Prefetch& prefetch) {
+  const F32 d;
+  for (int row = 0; row < count; row += 4) {
     // The last four may be fewer: the last row stands in, and its surplus scores are never read.
     const f16* four[4];
-    for (int i = 0; i < 4; ++i) four[i] = rows[std::min(row + i, n - 1)];
-    dot_four(d, four, group.q, group.queries, static_cast<std::size_t>(group.stride),
-             static_cast<std::size_t>(group.head_dim), scores + row, kTile, prefetch);
+    for (int i = 0; i < 4; ++i) four[i] = rows[std::min(row + i, count - 1)];
+    dot_four<Q>(d, four, q, stride, head_dim, scores + row, kTile, prefetch);
   }
+}
+
+template <class Prefetch>
+HWY_INLINE void score_tile(const f16* const* rows, int count, const QueryGroup& group, float* scores,
+                           Prefetch& prefetch) {
+  const std::size_t stride = static_cast<std::size_t>(group.stride);
+  for_each_run_of(group, prefetch, [&](auto run, int q, auto& asked) HWY_ATTR {
+    score_run<run()>(rows, count, group.q + q * stride, stride, static_cast<std::size_t>(group.head_dim),
+                     scores + q * kTile, asked);
+  });
 }
 
 // Replaces scores [begin, end) by exp(s - max) under the running maximum, the other lanes of the vectors they lie in by
@@ -87,81 +113,117 @@ HWY_INLINE float softmax_step(F32 d, float* scores, int begin, int end, float& m
   return keep;
 }
 
+// softmax_step() over a whole tile, in registers.
+HWY_INLINE float softmax_whole(F32 d, float* scores, float& max, float& sum) {
+  constexpr int kVectors = kTile / static_cast<int>(hn::MaxLanes(F32()));
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  F32Vec s[kVectors];
+  auto largest = hn::Set(d, -std::numeric_limits<float>::infinity());
+  for (int i = 0; i < kVectors; ++i) {
+    s[i] = hn::LoadU(d, scores + i * lanes);
+    largest = hn::Max(largest, s[i]);
+  }
+  const float grown = std::max(max, hn::GetLane(hn::MaxOfLanes(d, largest)));
+  const float keep = rescale(max, grown);
+  auto total = hn::Zero(d);
+  for (int i = 0; i < kVectors; ++i) {
+    const auto p = index::HWY_NAMESPACE::exp_accurate(d, hn::Sub(s[i], hn::Set(d, grown)));
+    total = hn::Add(total, p);
+    hn::StoreU(p, d, scores + i * lanes);
+  }
+  max = grown;
+  sum = hn::GetLane(hn::MulAdd(hn::Set(d, sum), hn::Set(d, keep), hn::SumOfLanes(d, total)));
+  return keep;
+}
+
+// softmax_step() over the scores of a tile's rows, for one query head of the group.
+HWY_INLINE float softmax_rows(F32 d, float* scores, int count, const QueryGroup& group, int q) {
+  if (count == kTile) return softmax_whole(d, scores, group.max[q], group.sum[q]);
+  return softmax_step(d, scores, 0, count, group.max[q], group.sum[q]);
+}
+
 HWY_INLINE void shrink(float* values, int n, float factor) {
   if (factor == 1) return;
   for (int i = 0; i < n; ++i) values[i] *= factor;
 }
 
 // weighted[query][component] += sum over rows of p[query][row] * V[row][component], for Q query heads and a strip
-// of up to `Vectors` vectors of components.
-template <int Q, int Vectors, class Prefetch>
-HWY_INLINE void weigh_strip(F32 d, const f16* const* rows, int n, const float* p, std::size_t offset, std::size_t part,
-                            float* weighted, std::size_t stride, Prefetch& prefetch) {
+// of `Vectors` vectors of components from `i` on; of the one vector `part` where it is not whole.
+template <int Q, int Vectors, bool Whole, class Prefetch>
+HWY_INLINE void weigh_strip(F32 d, const f16* const* rows, int count, const float* p, std::size_t head_dim,
+                            std::size_t i, float* weighted, std::size_t stride, Prefetch& prefetch) {
   const std::size_t lanes = hn::Lanes(d);
   F32Vec sum[Q][Vectors];
   for (int q = 0; q < Q; ++q)
-    for (int v = 0; v < Vectors; ++v) sum[q][v] = hn::LoadU(d, weighted + q * stride + v * lanes);
-  for (int row = 0; row < n; ++row) {
-    if (HWY_MAX_BYTES >= 64) prefetch.lines(1);  // smaller vectors make more steps over K, which then prefetch it all
-    F32Vec value[Vectors];
+    for (int v = 0; v < Vectors; ++v) sum[q][v] = hn::LoadU(d, weighted + q * stride + i + v * lanes);
+  for (int row = 0; row < count; ++row) {
+    prefetch.step();
+    F32Vec weight[Q];
+    for (int q = 0; q < Q; ++q) weight[q] = hn::Set(d, p[q * kTile + row]);
     for (int v = 0; v < Vectors; ++v) {
-      const f16* from = rows[row] + offset + v * lanes;
-      value[v] = part == lanes ? load(d, from) : load_part(d, from, part);
-    }
-    for (int q = 0; q < Q; ++q) {
-      const auto weight = hn::Set(d, p[q * kTile + row]);
-      for (int v = 0; v < Vectors; ++v) sum[q][v] = hn::MulAdd(weight, value[v], sum[q][v]);
+      const f16* const from = rows[row] + head_dim + i + v * lanes;
+      F32Vec value;
+      if constexpr (Whole) {
+        value = load(d, from);
+      } else {
+        value = load_part(d, from, head_dim - i);
+      }
+      for (int q = 0; q < Q; ++q) sum[q][v] = hn::MulAdd(weight[q], value, sum[q][v]);
     }
   }
   for (int q = 0; q < Q; ++q)
-    for (int v = 0; v < Vectors; ++v) hn::StoreU(sum[q][v], d, weighted + q * stride + v * lanes);
+    for (int v = 0; v < Vectors; ++v) hn::StoreU(sum[q][v], d, weighted + q * stride + i + v * lanes);
 }
 
 template <int Q, class Prefetch>
-HWY_INLINE void weigh_values(F32 d, const f16* const* rows, int n, const float* p, std::size_t head_dim,
-                             float* weighted, std::size_t stride, Prefetch& prefetch) {
+HWY_NOINLINE void weigh_run(const f16* const* rows, int count, const float* p, std::size_t head_dim, float* weighted,
+                            std::size_t stride, Prefetch& prefetch) {
+  const F32 d;
   const std::size_t lanes = hn::Lanes(d);
+  const auto strip = [&]<int Vectors, bool Whole>(std::size_t i) HWY_ATTR {
+    weigh_strip<Q, Vectors, Whole>(d, rows, count, p, head_dim, i, weighted, stride, prefetch);
+  };
   std::size_t i = 0;
-  for (; i + 4 * lanes <= head_dim; i += 4 * lanes) {
-    weigh_strip<Q, 4>(d, rows, n, p, head_dim + i, lanes, weighted + i, stride, prefetch);
-  }
-  for (; i + 2 * lanes <= head_dim; i += 2 * lanes) {
-    weigh_strip<Q, 2>(d, rows, n, p, head_dim + i, lanes, weighted + i, stride, prefetch);
-  }
-  for (; i < head_dim; i += lanes) {
-    weigh_strip<Q, 1>(d, rows, n, p, head_dim + i, std::min(lanes, head_dim - i), weighted + i, stride, prefetch);
-  }
+  for (; i + 4 * lanes <= head_dim; i += 4 * lanes) strip.template operator()<4, true>(i);
+  for (; i + 2 * lanes <= head_dim; i += 2 * lanes) strip.template operator()<2, true>(i);
+  for (; i + lanes <= head_dim; i += lanes) strip.template operator()<1, true>(i);
+  if (i < head_dim) strip.template operator()<1, false>(i);
+}
+
+template <class Prefetch>
+HWY_INLINE void weigh_values(const f16* const* rows, int count, const QueryGroup& group, const float* scores,
+                             Prefetch& prefetch) {
+  const std::size_t stride = static_cast<std::size_t>(group.stride);
+  for_each_run_of(group, prefetch, [&](auto run, int q, auto& asked) HWY_ATTR {
+    weigh_run<run()>(rows, count, scores + q * kTile, static_cast<std::size_t>(group.head_dim),
+                     group.weighted + q * stride, stride, asked);
+  });
 }
 
 void attend_slice(const f16* const* rows, std::int64_t n, const QueryGroup& group) {
   const F32 d;
   HWY_ALIGN float scores[kMaxQueries * kTile];
   const std::size_t stride = static_cast<std::size_t>(group.stride);
-  const std::size_t head_dim = static_cast<std::size_t>(group.head_dim);
+  RowPrefetch next(rows, n, group.head_dim);
   for (std::int64_t done = 0; done < n; done += kTile) {
     const int here = static_cast<int>(std::min<std::int64_t>(kTile, n - done));
-    const int ahead = static_cast<int>(std::min<std::int64_t>(kTile, n - done - here));
     const f16* const* tile = rows + done;
-    RowPrefetch next(tile + here, ahead, group.head_dim);
-    score_tile(d, tile, here, group, scores, next);
+    score_tile(tile, here, group, scores, next);
     for (int q = 0; q < group.queries; ++q) {
-      const float keep = softmax_step(d, scores + q * kTile, 0, here, group.max[q], group.sum[q]);
-      shrink(group.weighted + q * stride, group.stride, keep);
+      shrink(group.weighted + q * stride, group.stride, softmax_rows(d, scores + q * kTile, here, group, q));
     }
-    for_each_run<true>(group.queries, [&](auto run, int q) HWY_ATTR {
-      weigh_values<run()>(d, tile, here, scores + q * kTile, head_dim, group.weighted + q * stride, stride, next);
-    });
+    weigh_values(tile, here, group, scores, next);
   }
 }
 
 void sum_slice(const f16* const* rows, std::int64_t n, const QueryGroup& group) {
   const F32 d;
   HWY_ALIGN float scores[kMaxQueries * kTile];
+  NoPrefetch none;
   for (std::int64_t done = 0; done < n; done += kTile) {
     const int here = static_cast<int>(std::min<std::int64_t>(kTile, n - done));
-    NoPrefetch none;
-    score_tile(d, rows + done, here, group, scores, none);
-    for (int q = 0; q < group.queries; ++q) softmax_step(d, scores + q * kTile, 0, here, group.max[q], group.sum[q]);
+    score_tile(rows + done, here, group, scores, none);
+    for (int q = 0; q < group.queries; ++q) softmax_rows(d, scores + q * kTile, here, group, q);
   }
 }
 

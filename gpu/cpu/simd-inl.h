@@ -114,35 +114,36 @@ HWY_INLINE void store_sums(F32 d, F32Vec v0, F32Vec v1, F32Vec v2, F32Vec v3, fl
 }
 #endif
 
+// Asks for nothing.
 struct NoPrefetch {
-  HWY_INLINE void lines(int) {}
+  HWY_INLINE void step() {}
 };
 
-// Inner products of four rows with Q vectors of n elements: out[q * out_stride + row]. Between the steps of the sum,
-// `prefetch` is asked for two cache lines of whatever is read next.
-template <int Q, class T, class Prefetch>
-HWY_INLINE void dot_four(F32 d, const T* const* rows, const float* x, std::size_t x_stride, std::size_t n, float* out,
-                         std::size_t out_stride, Prefetch& prefetch) {
+// dot_four() of n elements, which are Whole vectors or have a part of one behind them: without that part no sum leaves
+// its register. The vectors stay there as well and the rows pass one at a time: 12 sums, 3 vectors and a row are 16.
+template <int Q, bool Whole, class T, class Prefetch>
+HWY_INLINE void dot_four_of(F32 d, const T* const* rows, const float* x, std::size_t x_stride, std::size_t n,
+                            float* out, std::size_t out_stride, Prefetch& prefetch) {
   const std::size_t lanes = hn::Lanes(d);
   F32Vec sum[Q][4];
   for (int q = 0; q < Q; ++q)
     for (int row = 0; row < 4; ++row) sum[q][row] = hn::Zero(d);
   std::size_t i = 0;
   for (; i + lanes <= n; i += lanes) {
-    prefetch.lines(2);
-    F32Vec w[4];
-    for (int row = 0; row < 4; ++row) w[row] = load(d, rows[row] + i);
-    for (int q = 0; q < Q; ++q) {
-      const auto xs = load(d, x + q * x_stride + i);
-      for (int row = 0; row < 4; ++row) sum[q][row] = hn::MulAdd(w[row], xs, sum[q][row]);
+    prefetch.step();
+    F32Vec xs[Q];
+    for (int q = 0; q < Q; ++q) xs[q] = load(d, x + q * x_stride + i);
+    for (int row = 0; row < 4; ++row) {
+      const auto w = load(d, rows[row] + i);
+      for (int q = 0; q < Q; ++q) sum[q][row] = hn::MulAdd(w, xs[q], sum[q][row]);
     }
   }
-  if (i < n) {
-    F32Vec w[4];
-    for (int row = 0; row < 4; ++row) w[row] = load_part(d, rows[row] + i, n - i);
-    for (int q = 0; q < Q; ++q) {
-      const auto xs = load_part(d, x + q * x_stride + i, n - i);
-      for (int row = 0; row < 4; ++row) sum[q][row] = hn::MulAdd(w[row], xs, sum[q][row]);
+  if constexpr (!Whole) {
+    F32Vec xs[Q];
+    for (int q = 0; q < Q; ++q) xs[q] = load_part(d, x + q * x_stride + i, n - i);
+    for (int row = 0; row < 4; ++row) {
+      const auto w = load_part(d, rows[row] + i, n - i);
+      for (int q = 0; q < Q; ++q) sum[q][row] = hn::MulAdd(w, xs[q], sum[q][row]);
     }
   }
   for (int q = 0; q < Q; ++q) {
@@ -150,14 +151,26 @@ HWY_INLINE void dot_four(F32 d, const T* const* rows, const float* x, std::size_
   }
 }
 
+// Inner products of four rows with Q vectors of n elements: out[q * out_stride + row]. Between the steps of the sum,
+// `prefetch` may ask for whatever is read next.
+template <int Q, class T, class Prefetch>
+HWY_INLINE void dot_four(F32 d, const T* const* rows, const float* x, std::size_t x_stride, std::size_t n, float* out,
+                         std::size_t out_stride, Prefetch& prefetch) {
+  if (n % hn::Lanes(d) == 0) return dot_four_of<Q, true>(d, rows, x, x_stride, n, out, out_stride, prefetch);
+  dot_four_of<Q, false>(d, rows, x, x_stride, n, out, out_stride, prefetch);
+}
+
 // Cuts n query heads (or tokens) into runs that fit the registers: body(integral_constant<int, Q>, first). kThrees:
-// three at the end are one run, where four are.
+// three at the end are one run where the registers hold four; where they hold fewer, all are runs of three, but for
+// one or two at the end or twice two.
 template <bool kThrees = false, class Body>
 HWY_INLINE void for_each_run(int n, const Body& body) {
   int q = 0;
   if constexpr (kQueriesAtOnce == 4) {
     for (; q + 4 <= n; q += 4) body(std::integral_constant<int, 4>(), q);
     if (kThrees && q + 3 == n) return body(std::integral_constant<int, 3>(), q);
+  } else if constexpr (kThrees) {
+    for (; q + 3 <= n && q + 4 != n; q += 3) body(std::integral_constant<int, 3>(), q);
   }
   for (; q + 2 <= n; q += 2) body(std::integral_constant<int, 2>(), q);
   if (q < n) body(std::integral_constant<int, 1>(), q);
