@@ -86,6 +86,13 @@ struct TailView {
   std::int64_t position = 0;
 };
 
+// Rows in tails of different memory that are the same, to the bit: those before position `end` of all caches that were
+// forked from this one, and its own.
+struct TailOrigin {
+  std::uint64_t cache = 0;  // its number
+  std::int64_t end = 0;
+};
+
 // All of one layer's cache. Global layers: the store holds [0, store.tokens) and the tail follows on. Sliding-window
 // layers: the store is empty and the tail is all there is. Where ranks hold a context together, the store of a global
 // layer has the shard's own blocks alone, in which positions are own ones; all others are whole.
@@ -97,7 +104,8 @@ struct CacheView {
   offload::LayerView store;
   TailView tail;
   offload::Shard shard = {};
-  std::span<const float> value_sum = {};  // f32 [Hkv][d], of V in the stores of all ranks; empty of a cache alone
+  std::span<const float> value_sum = {};     // f32 [Hkv][d], of V in the stores of all ranks; empty of a cache alone
+  std::span<const TailOrigin> origins = {};  // of the tail, the oldest first; may be empty
 
   std::int64_t tokens() const { return tail.position + tail.tokens; }  // absolute length of the sequence so far
   // Returns a global layer's positions in the stores of all ranks.

@@ -40,21 +40,38 @@ const std::byte* block_at(const offload::LayerView& store, std::int64_t position
   return store.blocks[static_cast<std::size_t>(store.block_of(position))];
 }
 
-// True where the rows of both tails are the same memory, and begin at the same position behind as many in the store: of
-// queries of one sequence.
-bool same_tail(const CacheView& a, const CacheView& b) {
-  return a.tail.rows == b.tail.rows && a.tail.capacity == b.tail.capacity && a.tail.first == b.tail.first &&
-         a.tail.position == b.tail.position && a.store.tokens == b.store.tokens;
+// Returns where the rows end that both tails have, those of one sequence or of caches forked from one another.
+std::int64_t end_of_common_tail(const CacheView& a, const CacheView& b) {
+  const bool same = a.tail.rows == b.tail.rows && a.tail.capacity == b.tail.capacity && a.tail.first == b.tail.first &&
+                    a.tail.position == b.tail.position;
+  if (same) return std::min(a.tokens(), b.tokens());
+  std::int64_t end = 0;
+  for (const TailOrigin& of_a : a.origins) {
+    for (const TailOrigin& of_b : b.origins) {
+      if (of_a.cache == of_b.cache) end = std::max(end, std::min(of_a.end, of_b.end));
+    }
+  }
+  return end;
 }
 
-// The end of the positions from `begin` on, at most up to `end`, that lie in the same blocks in both, or in a tail that
-// both have.
+// The end of the positions from `begin` on, at most up to `end`, that lie in the same blocks in both, or in what their
+// tails have in common.
 std::int64_t end_of_common(const CacheView& a, const CacheView& b, std::int64_t begin, std::int64_t end) {
   const std::int64_t stored = std::min({end, a.store.tokens, b.store.tokens});
   while (begin < stored && block_at(a.store, begin) == block_at(b.store, begin)) {
     begin = (begin / a.store.layout->block_tokens + 1) * a.store.layout->block_tokens;
   }
-  return begin >= stored && same_tail(a, b) ? end : std::min(begin, stored);
+  if (begin < stored || a.store.tokens != b.store.tokens) return std::min(begin, stored);
+  return std::min(end, std::max(stored, end_of_common_tail(a, b)));
+}
+
+// Returns what two pieces have alike that may begin with the same rows: the block that the position is in, or the
+// oldest origin of a tail's row there, and the tail itself where it has none.
+std::uintptr_t start_of(const CacheView& cache, std::int64_t position) {
+  if (position < cache.store.tokens) return reinterpret_cast<std::uintptr_t>(block_at(cache.store, position));
+  const auto origin = std::ranges::find_if(cache.origins, [&](const TailOrigin& of) { return of.end > position; });
+  if (origin != cache.origins.end()) return static_cast<std::uintptr_t>(origin->cache);
+  return reinterpret_cast<std::uintptr_t>(cache.tail.rows);
 }
 
 // Pieces of one KV head that begin at the same position in the same block share what they all have in common; where
@@ -62,11 +79,7 @@ std::int64_t end_of_common(const CacheView& a, const CacheView& b, std::int64_t 
 std::vector<SharedRows> find_shared(std::span<const AttendStep> steps, std::span<const Piece> pieces) {
   const auto cache = [&](std::size_t i) -> const CacheView& { return steps[pieces[i].step].cache; };
   const auto key = [&](std::size_t i) {
-    const CacheView& of = cache(i);
-    const bool stored = pieces[i].begin < of.store.tokens;
-    return std::tuple(pieces[i].head, pieces[i].begin,
-                      stored ? reinterpret_cast<std::uintptr_t>(block_at(of.store, pieces[i].begin))
-                             : reinterpret_cast<std::uintptr_t>(of.tail.rows));
+    return std::tuple(pieces[i].head, pieces[i].begin, start_of(cache(i), pieces[i].begin));
   };
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < pieces.size(); ++i) {

@@ -29,7 +29,8 @@ struct Piece {
 };
 
 // Positions [begin, end) with which all of these pieces of ranges begin, of different steps that have them in the same
-// blocks, or in one tail. `end` is that of each piece, or a multiple of kTileRows away from `begin`.
+// blocks, in one tail, or in tails of one origin. `end` is that of each piece, or a multiple of kTileRows away from
+// `begin`.
 struct SharedRows {
   std::vector<std::size_t> pieces;  // indices; at least two, whose states follow one another in this order
   std::int64_t begin;

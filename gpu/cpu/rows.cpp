@@ -57,9 +57,8 @@ class RowPrefetch {
 template <class Prefetch, class Body>
 HWY_INLINE void for_each_run_of(const QueryGroup& group, Prefetch& prefetch, const Body& body) {
   NoPrefetch none;
-  for_each_run<true>(group.queries, [&](auto run, int q) HWY_ATTR {
-    q == 0 ? body(run, q, prefetch) : body(run, q, none);
-  });
+  for_each_run<true>(group.queries,
+                     [&](auto run, int q) HWY_ATTR { q == 0 ? body(run, q, prefetch) : body(run, q, none); });
 }
 
 // scores[query][row] of up to kTile rows, for Q query heads. A function of its own, as weigh_run(), for the sake of the

@@ -1,6 +1,7 @@
 #include "runtime/cache/cache.h"
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <stdexcept>
 #include <utility>
@@ -8,6 +9,17 @@
 #include "offload/error.h"
 
 namespace hayloft::runtime {
+namespace {
+
+// Origins that a cache remembers: the oldest, which what was read once has, and the newest others.
+constexpr std::size_t kOrigins = 8;
+
+gpu::TailOrigin new_origin() {
+  static std::atomic<std::uint64_t> caches = 0;
+  return {++caches, std::numeric_limits<std::int64_t>::max()};
+}
+
+}  // namespace
 
 Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& config, const CacheOptions& options)
     : backend_(&backend),
@@ -17,6 +29,7 @@ Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& co
       delta_(config.delta),
       store_(arena, store_shape(config, options)),
       tails_(static_cast<std::size_t>(config.layers)),
+      origins_{new_origin()},
       spills_(backend) {
   int global = 0;
   for (int layer = 0; layer < config.layers; ++layer) {
@@ -44,9 +57,11 @@ Cache::Cache(const Cache& other, offload::Store store, std::int64_t tokens)
       store_(std::move(store)),
       tails_(other.tails_.size()),
       spills_(*other.backend_) {
+  std::int64_t oldest = tokens;
   for (std::size_t layer = 0; layer < tails_.size(); ++layer) {
     const Tail& from = other.tails_[layer];
     Tail& to = tails_[layer];
+    if (!from.recurrent) oldest = std::min(oldest, from.position);
     to.window = from.window;
     to.store_layer = from.store_layer;
     to.position = from.position;
@@ -72,6 +87,11 @@ Cache::Cache(const Cache& other, offload::Store store, std::int64_t tokens)
                      static_cast<std::uint64_t>(live) * row_bytes, backend_->stream());
     }
   }
+  for (const gpu::TailOrigin& origin : other.origins_) {
+    if (std::min(origin.end, tokens) > oldest) origins_.push_back({origin.cache, std::min(origin.end, tokens)});
+  }
+  if (origins_.size() >= kOrigins) origins_.erase(origins_.begin() + 1);
+  origins_.push_back(new_origin());
 }
 
 Cache Cache::fork() const {
@@ -109,6 +129,7 @@ gpu::CacheView Cache::view(int layer) const {
     view.value_sum = tail.value_sum;
     if (!tail.spread.empty()) view.store.spread = tail.spread;  // the order of planes is that of one machine
   }
+  if (options_.shard.alone()) view.origins = origins_;
   view.tail = {tail.rows.as<f16>(), tail.capacity, tail.first, tail.tokens + tail.pending, tail.position};
   return view;
 }

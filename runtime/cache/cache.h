@@ -155,7 +155,8 @@ class Cache {
   int head_dim_;
   gpu::DeltaShape delta_;
   offload::Store store_;
-  std::vector<Tail> tails_;  // [layers]
+  std::vector<Tail> tails_;               // [layers]
+  std::vector<gpu::TailOrigin> origins_;  // of the tails' rows: the caches that this one was forked from, and itself
   std::uint64_t spilled_bytes_ = 0;
   bool held_ = false;      // what is pending may be taken back
   bool drafting_ = false;  // and what is committed

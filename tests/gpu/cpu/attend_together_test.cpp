@@ -37,6 +37,7 @@ struct Sequence {
   Attended what = {};
   std::vector<std::int32_t> positions = {};
   std::vector<float> alpha = {};
+  std::vector<TailOrigin> origins = {};
 
   CacheView view() {
     CacheView view;
@@ -44,6 +45,7 @@ struct Sequence {
     view.head_dim = d;
     view.store = store.layer(0);
     view.tail = {tail.data(), tail_tokens, 0, tail_tokens, view.store.tokens};
+    view.origins = origins;
     return view;
   }
   std::int64_t tokens() const { return store.tokens(0) + tail_tokens; }
@@ -88,12 +90,29 @@ class AttendTogether : public ::testing::TestWithParam<Shape> {
     added.what.ranges[0] = {0, added.tokens()};
     return added;
   }
+  // A sequence that goes on from the first `common` of another's newest tokens, which it has in a tail of its own.
+  Sequence& add_fork(const Sequence& from, std::int64_t common, std::int64_t tail_tokens) {
+    const std::int64_t tail_from = from.tail_tokens;
+    const std::vector<f16> rows = from.tail;
+    const std::int64_t end = from.store.tokens(0) + common;
+    const std::vector<TailOrigin> origins = from.origins;
+    Sequence& added = add(from.store, 0, tail_tokens);
+    for (int head = 0; head < kv_heads; ++head) {
+      std::copy_n(rows.begin() + head * tail_from * 2 * d, common * 2 * d,
+                  added.tail.begin() + head * tail_tokens * 2 * d);
+    }
+    for (const TailOrigin& origin : origins) added.origins.push_back({origin.cache, std::min(origin.end, end)});
+    added.origins.push_back(own_origin());
+    return added;
+  }
+  TailOrigin own_origin() { return {++caches_, std::numeric_limits<std::int64_t>::max()}; }
+
   static void window(Sequence& of, std::int64_t sinks, std::int64_t last) {
     of.what.ranges[0] = {0, sinks};
     of.what.ranges[1] = {of.tokens() - last, of.tokens()};
   }
 
-  // Eleven sequences over three texts.
+  // Seventeen sequences over three texts.
   void add_all() {
     offload::Store book = empty(), other = empty();
     fill(book, 2608);
@@ -122,6 +141,13 @@ class AttendTogether : public ::testing::TestWithParam<Shape> {
     listed.what.ranges[0] = {2048, listed.tokens()};
     listed.alpha.assign(query_heads, 0.75f);
     listed.what.alpha = listed.alpha.data();
+    Sequence& root = add(other, 0, 2300);
+    root.origins = {own_origin()};
+    add_fork(root, 2300, 2310);
+    Sequence& child = add_fork(root, 2250, 2400);
+    add_fork(child, 2390, 2391);
+    add_fork(child, 40, 60);
+    window(add_fork(root, 2300, 2301), 4, 700);
   }
 
   offload::Topology topology_;
@@ -130,6 +156,7 @@ class AttendTogether : public ::testing::TestWithParam<Shape> {
   offload::Arena arena_{topology_, {.budget_bytes = 256 << 20}};
   std::deque<Sequence> sequences_;
   std::uint32_t seed_ = 0;
+  std::uint64_t caches_ = 0;
 };
 
 TEST_P(AttendTogether, EachGetsTheBitsThatItGetsAlone) {
@@ -192,6 +219,23 @@ TEST_P(SharedRowsTest, BlocksThatSequencesShareAreReadOnce) {
                                                                    {2048, 3}, {2048, 3}, {2048, 3}};
   EXPECT_EQ(found.shared, expected);
   EXPECT_EQ(found.alone, kv_heads * (10 + 64 + 3 + 500));
+}
+
+TEST_P(SharedRowsTest, TailsOfOneOriginAreReadOnceAsFarAsItReaches) {
+  offload::Store book = empty();
+  fill(book, 4096);
+  Sequence& root = add(book, 0, 700);
+  root.origins = {own_origin()};
+  add_fork(root, 700, 710);
+  Sequence& child = add_fork(root, 650, 800);
+  const Reads found = reads();
+  const std::vector<std::pair<std::int64_t, std::size_t>> expected{{640, 3},  {640, 3},  {2048, 3},
+                                                                   {2048, 3}, {2048, 3}, {2048, 3}};
+  EXPECT_EQ(found.shared, expected) << "650 in whole tiles";
+  EXPECT_EQ(found.alone, kv_heads * (60 + 70 + 160));
+  child.origins.clear();
+  EXPECT_EQ(reads().shared.front(), std::pair(std::int64_t{672}, std::size_t{2}))
+      << "the other two, 700 in whole tiles";
 }
 
 TEST_P(SharedRowsTest, NothingIsSharedWithoutCommonBlocks) {

@@ -96,6 +96,42 @@ class EveryOther : public StepObserver {
   std::vector<int> asked, seen;
 };
 
+TEST_F(SessionTest, ForksSayWhichRowsOfTheirTailsAreTheSame) {
+  const auto tokens = random_tokens(153, model.config().vocab_size, 7);
+  Session book(model, arena, options);
+  book.append(tokens);
+  Session a = book.fork(), b = book.fork();
+  a.append(std::span(tokens).first(3));
+  const Session of_a = a.fork(), at_two = a.fork_at(155);
+  b.step(1);
+  // The end of what two sessions say is the same, and whether the rows before it, and no others, are.
+  const auto common = [&](const Session& one, const Session& other) {
+    std::int64_t end = 0;
+    for (const gpu::TailOrigin& x : one.cache().view(0).origins) {
+      for (const gpu::TailOrigin& y : other.cache().view(0).origins) {
+        if (x.cache == y.cache) end = std::max(end, std::min(x.end, y.end));
+      }
+    }
+    const auto row = [&](const Session& of, std::int64_t position) {
+      const gpu::CacheView view = of.cache().view(0);
+      const f16* const at = view.tail.rows + (view.tail.first + position - view.tail.position) * 2 * view.head_dim;
+      return std::vector<std::uint16_t>(reinterpret_cast<const std::uint16_t*>(at),
+                                        reinterpret_cast<const std::uint16_t*>(at + 2 * view.head_dim));
+    };
+    const std::int64_t most = std::min(one.tokens(), other.tokens());
+    EXPECT_EQ(one.cache().view(0).tail.position, other.cache().view(0).tail.position);
+    for (std::int64_t t = one.cache().view(0).tail.position; t < most; ++t) {
+      EXPECT_EQ(row(one, t) == row(other, t), t < end) << t;
+    }
+    return end;
+  };
+  EXPECT_EQ(common(book, a), 153);
+  EXPECT_EQ(common(a, b), 153);
+  EXPECT_EQ(common(a, of_a), 156);
+  EXPECT_EQ(common(of_a, at_two), 155);
+  EXPECT_EQ(common(at_two, b), 153);
+}
+
 TEST_F(SessionTest, StepsThatReadRangesAttendInOneCallPerLayerButForThoseThatAnObserverWants) {
   CountingBackend counting(threads);
   const Model counted(goldens / "llama", counting);
