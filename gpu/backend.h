@@ -86,8 +86,8 @@ struct TailView {
   std::int64_t position = 0;
 };
 
-// Rows in tails of different memory that are the same, to the bit: those before position `end` of all caches that were
-// forked from this one, and its own.
+// Says which rows of tails in different memory are the same, to the bit: those before position `end` that a cache has
+// and all that were forked from it have.
 struct TailOrigin {
   std::uint64_t cache = 0;  // its number
   std::int64_t end = 0;

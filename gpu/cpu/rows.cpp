@@ -31,7 +31,7 @@ class RowPrefetch {
         end_(rows + n),
         row_bytes_(sizeof(f16) * 2 * static_cast<std::size_t>(head_dim)) {}
 
-  // Called at each step of dot_four() and weigh_strip(): twice d / lanes steps for four rows, which have d / 4 lines.
+  // dot_four() and weigh_strip() call it at each step: twice d / lanes times for four rows, which have d / 4 lines.
   HWY_INLINE void step() {
     for (int i = 0; i < kLines && row_ != end_; ++i) {
       __builtin_prefetch(reinterpret_cast<const std::byte*>(*row_) + offset_, 0, 3);
@@ -61,8 +61,8 @@ HWY_INLINE void for_each_run_of(const QueryGroup& group, Prefetch& prefetch, con
                      [&](auto run, int q) HWY_ATTR { q == 0 ? body(run, q, prefetch) : body(run, q, none); });
 }
 
-// scores[query][row] of up to kTile rows, for Q query heads. A function of its own, as weigh_run(), for the sake of the
-// registers.
+// Writes scores[query][row] of up to kTile rows, for Q query heads. It is a function of its own, as weigh_run() is, so
+// that the sums stay in registers.
 template <int Q, class Prefetch>
 HWY_NOINLINE void score_run(const f16* const* rows, int count, const float* q, std::size_t stride, std::size_t head_dim,
                             float* scores, Prefetch& prefetch) {
@@ -112,7 +112,7 @@ HWY_INLINE float softmax_step(F32 d, float* scores, int begin, int end, float& m
   return keep;
 }
 
-// softmax_step() over a whole tile, in registers.
+// Does softmax_step() over a whole tile, in registers.
 HWY_INLINE float softmax_whole(F32 d, float* scores, float& max, float& sum) {
   constexpr int kVectors = kTile / static_cast<int>(hn::MaxLanes(F32()));
   const int lanes = static_cast<int>(hn::Lanes(d));
@@ -135,7 +135,7 @@ HWY_INLINE float softmax_whole(F32 d, float* scores, float& max, float& sum) {
   return keep;
 }
 
-// softmax_step() over the scores of a tile's rows, for one query head of the group.
+// Does softmax_step() over the scores of a tile's rows, for one query head of the group.
 HWY_INLINE float softmax_rows(F32 d, float* scores, int count, const QueryGroup& group, int q) {
   if (count == kTile) return softmax_whole(d, scores, group.max[q], group.sum[q]);
   return softmax_step(d, scores, 0, count, group.max[q], group.sum[q]);

@@ -119,7 +119,7 @@ struct NoPrefetch {
   HWY_INLINE void step() {}
 };
 
-// dot_four() of n elements, which are Whole vectors or have a part of one behind them: without that part no sum leaves
+// Does dot_four() of n elements, which are Whole vectors or have a part of one behind them: without it no sum leaves
 // its register. The vectors stay there as well and the rows pass one at a time: 12 sums, 3 vectors and a row are 16.
 template <int Q, bool Whole, class T, class Prefetch>
 HWY_INLINE void dot_four_of(F32 d, const T* const* rows, const float* x, std::size_t x_stride, std::size_t n,

@@ -11,7 +11,7 @@
 namespace hayloft::runtime {
 namespace {
 
-// Origins that a cache remembers: the oldest, which what was read once has, and the newest others.
+// A cache remembers so many origins: the oldest, which all have that go on with one context, and the newest others.
 constexpr std::size_t kOrigins = 8;
 
 gpu::TailOrigin new_origin() {
