@@ -54,8 +54,8 @@ std::int64_t end_of_common_tail(const CacheView& a, const CacheView& b) {
   return end;
 }
 
-// Returns the end of the positions from `begin` on, at most `end`, that lie in the same blocks in both, or in what their
-// tails have in common.
+// Returns the end of the positions from `begin` on, at most `end`, that lie in the same blocks in both, or in what
+// their tails have in common.
 std::int64_t end_of_common(const CacheView& a, const CacheView& b, std::int64_t begin, std::int64_t end) {
   const std::int64_t stored = std::min({end, a.store.tokens, b.store.tokens});
   while (begin < stored && block_at(a.store, begin) == block_at(b.store, begin)) {
