@@ -105,7 +105,7 @@ struct CacheView {
   TailView tail;
   offload::Shard shard = {};
   std::span<const float> value_sum = {};     // f32 [Hkv][d], of V in the stores of all ranks; empty of a cache alone
-  std::span<const TailOrigin> origins = {};  // of the tail, the oldest first; may be empty
+  std::span<const TailOrigin> origins = {};  // of the tail, the oldest first; the cache's own; may be empty
 
   std::int64_t tokens() const { return tail.position + tail.tokens; }  // absolute length of the sequence so far
   // Returns a global layer's positions in the stores of all ranks.

@@ -86,15 +86,16 @@ HWY_INLINE void score_tile(const f16* const* rows, int count, const QueryGroup& 
 }
 
 // Replaces scores [begin, end) by exp(s - max) under the running maximum, the other lanes of the vectors they lie in by
-// zero, and returns the factor by which everything summed so far must shrink.
+// zero, and returns the factor by which everything summed so far must shrink. Whole: the vectors have no other lanes.
+template <bool Whole = false>
 HWY_INLINE float softmax_step(F32 d, float* scores, int begin, int end, float& max, float& sum) {
   const int lanes = static_cast<int>(hn::Lanes(d));
   const int from = begin / lanes * lanes;
   const auto lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
   const auto at = [&](int i) HWY_ATTR {
     auto s = hn::LoadU(d, scores + i);
-    if (i + lanes > end) s = hn::IfThenElse(hn::FirstN(d, static_cast<std::size_t>(end - i)), s, lowest);
-    if (i < begin) s = hn::IfThenElse(hn::FirstN(d, static_cast<std::size_t>(begin - i)), lowest, s);
+    if (!Whole && i + lanes > end) s = hn::IfThenElse(hn::FirstN(d, static_cast<std::size_t>(end - i)), s, lowest);
+    if (!Whole && i < begin) s = hn::IfThenElse(hn::FirstN(d, static_cast<std::size_t>(begin - i)), lowest, s);
     return s;
   };
   auto largest = lowest;
@@ -112,32 +113,9 @@ HWY_INLINE float softmax_step(F32 d, float* scores, int begin, int end, float& m
   return keep;
 }
 
-// Does softmax_step() over a whole tile, in registers.
-HWY_INLINE float softmax_whole(F32 d, float* scores, float& max, float& sum) {
-  constexpr int kVectors = kTile / static_cast<int>(hn::MaxLanes(F32()));
-  const int lanes = static_cast<int>(hn::Lanes(d));
-  F32Vec s[kVectors];
-  auto largest = hn::Set(d, -std::numeric_limits<float>::infinity());
-  for (int i = 0; i < kVectors; ++i) {
-    s[i] = hn::LoadU(d, scores + i * lanes);
-    largest = hn::Max(largest, s[i]);
-  }
-  const float grown = std::max(max, hn::GetLane(hn::MaxOfLanes(d, largest)));
-  const float keep = rescale(max, grown);
-  auto total = hn::Zero(d);
-  for (int i = 0; i < kVectors; ++i) {
-    const auto p = index::HWY_NAMESPACE::exp_accurate(d, hn::Sub(s[i], hn::Set(d, grown)));
-    total = hn::Add(total, p);
-    hn::StoreU(p, d, scores + i * lanes);
-  }
-  max = grown;
-  sum = hn::GetLane(hn::MulAdd(hn::Set(d, sum), hn::Set(d, keep), hn::SumOfLanes(d, total)));
-  return keep;
-}
-
 // Does softmax_step() over the scores of a tile's rows, for one query head of the group.
 HWY_INLINE float softmax_rows(F32 d, float* scores, int count, const QueryGroup& group, int q) {
-  if (count == kTile) return softmax_whole(d, scores, group.max[q], group.sum[q]);
+  if (count == kTile) return softmax_step<true>(d, scores, 0, kTile, group.max[q], group.sum[q]);
   return softmax_step(d, scores, 0, count, group.max[q], group.sum[q]);
 }
 

@@ -129,7 +129,7 @@ gpu::CacheView Cache::view(int layer) const {
     view.value_sum = tail.value_sum;
     if (!tail.spread.empty()) view.store.spread = tail.spread;  // the order of planes is that of one machine
   }
-  if (options_.shard.alone()) view.origins = origins_;
+  view.origins = origins_;
   view.tail = {tail.rows.as<f16>(), tail.capacity, tail.first, tail.tokens + tail.pending, tail.position};
   return view;
 }

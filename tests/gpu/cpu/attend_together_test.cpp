@@ -90,7 +90,7 @@ class AttendTogether : public ::testing::TestWithParam<Shape> {
     added.what.ranges[0] = {0, added.tokens()};
     return added;
   }
-  // A sequence that goes on from the first `common` of another's newest tokens, which it has in a tail of its own.
+  // Adds a sequence that goes on from the first `common` of another's newest tokens, in a tail of its own.
   Sequence& add_fork(const Sequence& from, std::int64_t common, std::int64_t tail_tokens) {
     const std::int64_t tail_from = from.tail_tokens;
     const std::vector<f16> rows = from.tail;
@@ -112,7 +112,7 @@ class AttendTogether : public ::testing::TestWithParam<Shape> {
     of.what.ranges[1] = {of.tokens() - last, of.tokens()};
   }
 
-  // Seventeen sequences over three texts.
+  // Adds seventeen sequences over three texts.
   void add_all() {
     offload::Store book = empty(), other = empty();
     fill(book, 2608);

@@ -104,7 +104,7 @@ TEST_F(SessionTest, ForksSayWhichRowsOfTheirTailsAreTheSame) {
   a.append(std::span(tokens).first(3));
   const Session of_a = a.fork(), at_two = a.fork_at(155);
   b.step(1);
-  // The end of what two sessions say is the same, and whether the rows before it, and no others, are.
+  // Returns the end of what two sessions say is the same, and checks that the rows before it, and no others, are.
   const auto common = [&](const Session& one, const Session& other) {
     std::int64_t end = 0;
     for (const gpu::TailOrigin& x : one.cache().view(0).origins) {
