@@ -29,6 +29,14 @@ inline void merge_states(AttentionState& into, const AttentionState& from, int h
   for (int i = 0; i < head_dim; ++i) into.weighted[i] = into.weighted[i] * keep + from.weighted[i] * take;
 }
 
+// Takes a logit that no value follows into the state.
+inline void add_sink(AttentionState& into, float sink, int head_dim) {
+  const float before = into.max;
+  merge_sums(into.max, into.sum, sink, 1);
+  const float keep = rescale(before, into.max);
+  for (int i = 0; i < head_dim; ++i) into.weighted[i] *= keep;
+}
+
 // out = weighted / sum; zeros where nothing was attended. weighted and out may be the same.
 inline void finish_state(const AttentionState& state, int head_dim, float* out) {
   const float scale = state.sum == 0 ? 0.0f : 1 / state.sum;

@@ -34,6 +34,9 @@ namespace hayloft::gpu {
 inline constexpr float gelu_linear = 1.59576912f;   // of x
 inline constexpr float gelu_cubic = 0.0713548163f;  // of x^3
 
+// The factor of g in clamped_mul's sigmoid.
+inline constexpr float clamped_slope = 1.702f;
+
 // Types of the elements of weight matrices; `packed` ones are quantised, in the layout of gpu/packed.h.
 enum class DType : std::uint8_t { f32, f16, bf16, packed };
 // Returns the bytes of one element, which packed ones have no whole number of.
@@ -106,6 +109,10 @@ struct CacheView {
   offload::Shard shard = {};
   std::span<const float> value_sum = {};     // f32 [Hkv][d], of V in the stores of all ranks; empty of a cache alone
   std::span<const TailOrigin> origins = {};  // of the tail, the oldest first; the cache's own; may be empty
+  // f32 [Hq] in device memory: the logit that the softmax of each query head has beside those of the keys, and that no
+  // value follows (gpt-oss, arXiv 2508.10925). It counts as attended, in alpha and in a SoftmaxPart too, so that of the
+  // parts that are merged one may have it. Null: there is none.
+  const float* sinks = nullptr;
 
   std::int64_t tokens() const { return tail.position + tail.tokens; }  // absolute length of the sequence so far
   // Returns a global layer's positions in the stores of all ranks.
@@ -314,6 +321,8 @@ class Backend {
   // gate = gelu(gate) * up, with the tanh in place of the error function: x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715
   // x^3))).
   virtual void gelu_mul(float* gate, const float* up, std::int64_t n, Stream stream) = 0;
+  // gate = (u + 1) g sigmoid(clamped_slope g) of g = min(gate, limit), u = up held to [-limit, limit] (gpt-oss).
+  virtual void clamped_mul(float* gate, const float* up, std::int64_t n, float limit, Stream stream) = 0;
   // *flag = min(*flag, tag) if any of x [n] is NaN or infinite.
   virtual void flag_nonfinite(const float* x, std::int64_t n, std::int32_t tag, std::int32_t* flag, Stream stream) = 0;
   // In place on x [T][heads][d]; token t is at absolute position `position + t`.

@@ -365,6 +365,50 @@ CASES = {
         "tie_word_embeddings": True,
         "_dtype": torch.float16,
     },
+    # sinks, biases, alternating windows, gate and up of the experts interleaved and transposed
+    "gpt_oss": {
+        "model_type": "gpt_oss",
+        "head_dim": 24,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 40,
+        "num_local_experts": 5,
+        "num_experts_per_tok": 2,
+        "sliding_window": 20,
+        "swiglu_limit": 1.5,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 150000.0,
+            "factor": 8.0,
+            "original_max_position_embeddings": 32,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": False,
+        },
+        "_omit": ["layer_types"],
+        "_dtype": torch.float16,
+    },
+    # the experts in blocks of four bits
+    "gpt_oss-mxfp4": {
+        "model_type": "gpt_oss",
+        "hidden_size": 64,
+        "head_dim": 16,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 2,
+        "intermediate_size": 96,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 3,
+        "sliding_window": 24,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 150000.0,
+            "factor": 16.0,
+            "original_max_position_embeddings": 16,
+        },
+        "_mxfp4": True,
+        "_dtype": torch.bfloat16,
+    },
     # a gated expert of all tokens, layers of gated delta rules
     "qwen3_5_moe": {
         "model_type": "qwen3_5_moe_text",
@@ -455,6 +499,8 @@ def randomise(model, generator):
                 parameter.copy_((0.0 if adds_one else 1.0) + 0.3 * noise)
             elif name.endswith(".bias"):
                 parameter.copy_(0.3 * noise)
+            elif name.endswith(".sinks"):  # about as large as the sum over the keys
+                parameter.copy_(2.0 + noise)
             elif name.endswith((".A_log", ".dt_bias")):  # a state is halved after 1 to some 100 tokens
                 parameter.copy_(noise - 2.0)
             elif name.endswith(".conv1d.weight"):
@@ -478,9 +524,35 @@ def saved_tensors(model, config):
         return safetensors.torch.load_file(pathlib.Path(folder) / "model.safetensors")
 
 
+FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+
+
+def to_mxfp4(matrix):
+    """Blocks u8 [experts][rows][columns / 32][16] and scales [experts][rows][columns / 32] of [experts][columns][rows]:
+    a power of two to 32 columns, the nearest of 16 numbers to each, the even column in a byte's lower half."""
+    groups = matrix.float().transpose(1, 2).unflatten(-1, (-1, 32))
+    exponents = groups.abs().amax(dim=-1).log2().floor().clamp(min=-120) - 2
+    scaled = groups / exponents.exp2()[..., None]
+    codes = (scaled.abs()[..., None] - FP4).abs().argmin(dim=-1) + 8 * (scaled < 0)
+    return (codes[..., ::2] | codes[..., 1::2] << 4).to(torch.uint8), (exponents + 127).to(torch.uint8)
+
+
+def with_packed_experts(tensors):
+    packed = {}
+    for name, tensor in tensors.items():
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            packed[name + "_blocks"], packed[name + "_scales"] = (part.contiguous() for part in to_mxfp4(tensor))
+        else:
+            packed[name] = tensor
+    return packed
+
+
 def write_checkpoint(folder, model, config, case):
     dtype = case.get("_dtype", torch.float32)
     tensors = {name: tensor.to(dtype).contiguous() for name, tensor in saved_tensors(model, config).items()}
+    if case.get("_mxfp4"):
+        tensors = with_packed_experts(tensors)
+        config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
     if config["tie_word_embeddings"]:
         tensors.pop("lm_head.weight", None)
     shards = case.get("_shards", 1)
@@ -596,6 +668,8 @@ def make_of(name, case, seed):
 
     # Logits come from the checkpoint as it was written: its config.json and its rounded weights.
     with_experts = {"experts_implementation": "eager"} if has_experts(config.to_dict()) else {}
+    if case.get("_mxfp4"):
+        with_experts["quantization_config"] = transformers.Mxfp4Config(dequantize=True)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
                                                               **with_experts)
     if with_experts and not chooses_clearly(model, tokens):

@@ -205,8 +205,9 @@ class CausalAttention {
     }
   }
 
-  void finish(const AttentionState& state, std::int64_t at) {
+  void finish(AttentionState state, std::int64_t at) {
     const int d = cache_.head_dim;
+    if (cache_.sinks != nullptr) add_sink(state, cache_.sinks[at % query_heads_], d);
     if (partial_.max == nullptr) return finish_state(state, d, out_ + at * d);
     std::copy_n(state.weighted, d, out_ + at * d);
     partial_.max[at] = state.max;

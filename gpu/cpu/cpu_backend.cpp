@@ -134,6 +134,12 @@ void CpuBackend::gelu_mul(float* gate, const float* up, std::int64_t n, Stream) 
   });
 }
 
+void CpuBackend::clamped_mul(float* gate, const float* up, std::int64_t n, float limit, Stream) {
+  threads_.parallel_for(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
+    clamped_mul_to(gate + begin, up + begin, limit, end - begin);
+  });
+}
+
 void CpuBackend::flag_nonfinite(const float* x, std::int64_t n, std::int32_t tag, std::int32_t* flag, Stream) {
   std::atomic<bool> found = false;
   threads_.parallel_for(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {

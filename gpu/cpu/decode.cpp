@@ -120,6 +120,7 @@ void merge_pieces(const AttendStep& step, int query_heads, int head, std::span<c
   }
   for (int h = query; h < query + group; ++h) {
     float* const y = step.out + h * d;
+    if (step.cache.sinks != nullptr) add_sink(merged[h - query], step.cache.sinks[h], d);
     if (step.what.partial.max != nullptr) {
       step.what.partial.max[h] = merged[h - query].max;
       step.what.partial.sum[h] = merged[h - query].sum;

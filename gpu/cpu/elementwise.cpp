@@ -107,6 +107,19 @@ void gelu_mul_to_simd(float* gate, const float* up, std::int64_t n) {
   });
 }
 
+void clamped_mul_to_simd(float* gate, const float* up, float limit, std::int64_t n) {
+  const F32 d;
+  const auto most = hn::Set(d, limit), least = hn::Set(d, -limit), one = hn::Set(d, 1.0f);
+  const auto slope = hn::Set(d, clamped_slope);
+  for_each_vector(d, n, [&](std::int64_t i, std::size_t part) HWY_ATTR {
+    const auto x = load_up_to(d, gate + i, part);
+    const auto y = load_up_to(d, up + i, part);
+    const auto g = hn::IfThenElse(hn::Gt(x, most), most, x);  // a NaN stays one
+    const auto u = hn::IfThenElse(hn::Gt(y, most), most, hn::IfThenElse(hn::Lt(y, least), least, y));
+    store_part(d, hn::Mul(hn::Add(u, one), hn::Mul(g, sigmoid(d, hn::Mul(slope, g)))), part, gate + i);
+  });
+}
+
 void scale_by_simd(float* x, float factor, std::int64_t n) {
   const F32 d;
   const auto by = hn::Set(d, factor);
@@ -151,6 +164,7 @@ HWY_EXPORT(add_to_simd);
 HWY_EXPORT(silu_mul_to_simd);
 HWY_EXPORT(sigmoid_mul_to_simd);
 HWY_EXPORT(gelu_mul_to_simd);
+HWY_EXPORT(clamped_mul_to_simd);
 HWY_EXPORT(scale_by_simd);
 HWY_EXPORT(any_nonfinite_simd);
 HWY_EXPORT(rotate_head_simd);
@@ -175,6 +189,9 @@ void sigmoid_mul_to(float* x, const float* gate, std::int64_t n) {
 }
 void gelu_mul_to(float* gate, const float* up, std::int64_t n) {
   HWY_DYNAMIC_DISPATCH(gelu_mul_to_simd)(gate, up, n);
+}
+void clamped_mul_to(float* gate, const float* up, float limit, std::int64_t n) {
+  HWY_DYNAMIC_DISPATCH(clamped_mul_to_simd)(gate, up, limit, n);
 }
 void scale_by(float* x, float factor, std::int64_t n) {
   HWY_DYNAMIC_DISPATCH(scale_by_simd)(x, factor, n);

@@ -23,7 +23,7 @@ struct Normaliser {
       : max(static_cast<std::size_t>(query_heads), AttentionState{}.max), sum(static_cast<std::size_t>(query_heads)) {}
 };
 
-// The tail's share of the softmax over scores `weights` [Hq][padded(d)] . K: the approximate scores of SparQ are those
+// The share of the tail, and of sinks, of the softmax over scores `weights` [Hq][padded(d)] . K: the approximate scores of SparQ are those
 // of a weight vector that is zero outside the chosen components.
 Normaliser sum_tail(const CacheView& cache, const std::vector<float>& weights, int query_heads,
                     const offload::Threads& threads) {
@@ -51,6 +51,7 @@ Normaliser sum_tail(const CacheView& cache, const std::vector<float>& weights, i
       const std::int64_t at = (h / group * parts + part) * group + h % group;
       merge_sums(tail.max[h], tail.sum[h], partial.max[at], partial.sum[at]);
     }
+    if (cache.sinks != nullptr) merge_sums(tail.max[h], tail.sum[h], cache.sinks[h], 1);
   }
   return tail;
 }

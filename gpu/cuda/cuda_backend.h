@@ -68,6 +68,7 @@ class CudaBackend final : public Backend {
   void silu_mul(float* gate, const float* up, std::int64_t n, Stream queue) override;
   void sigmoid_mul(float* x, const float* gate, std::int64_t n, Stream queue) override;
   void gelu_mul(float* gate, const float* up, std::int64_t n, Stream queue) override;
+  void clamped_mul(float* gate, const float* up, std::int64_t n, float limit, Stream queue) override;
   void flag_nonfinite(const float* x, std::int64_t n, std::int32_t tag, std::int32_t* flag, Stream queue) override;
   void rope(float* x, int T, int heads, int d, std::int64_t position, const Rope& rope, Stream queue) override;
   void top_values(const float* x, std::int64_t n, int k, std::int32_t* ids, float* values, Stream queue) override;

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "index/scan/columns/column_kernels.h"
+#include "index/scan/softmax.h"
 
 namespace hayloft::index {
 namespace {
@@ -59,7 +60,9 @@ class Worker {
     std::fill_n(sums_.get(), heads * 16, 0.0f);
     take_notes(scores_.get(), stride_, heads, quant_groups * quant_group_tokens, notes);
     for (int h = 0; h < heads; ++h) {
-      references[h] += std::log(std::accumulate(sums_.get() + h * 16, sums_.get() + (h + 1) * 16, 0.0f));
+      float sum = std::accumulate(sums_.get() + h * 16, sums_.get() + (h + 1) * 16, 0.0f);
+      if (problem_.sinks != nullptr) merge_sums(references[h], sum, problem_.sinks[first + h], 1);
+      references[h] += std::log(sum);
     }
     group_scores(GroupScore::softmax, scores_.get(), stride_, heads, quant_groups * quant_group_tokens, references,
                  group_.get());

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "index/scan/exact_search.h"
+#include "index/scan/softmax.h"
 
 namespace hayloft::runtime {
 
@@ -34,6 +35,16 @@ HostTail::HostTail(gpu::Backend& backend, const gpu::CacheView& cache, gpu::Stre
     backend.to_host(memory_.get() + head * tokens_ * row, cache.tail.rows + (head * cache.tail.capacity + slot) * row,
                     layout_->head_bytes, stream);
   }
+}
+
+std::vector<float> sinks_on_host(gpu::Backend& backend, const gpu::CacheView& cache, int query_heads,
+                                 gpu::Stream stream) {
+  if (cache.sinks == nullptr) return {};
+  return copy_to_host(backend, cache.sinks, query_heads, stream);
+}
+
+void add_sinks(const std::vector<float>& sinks, std::vector<float>& max, std::vector<float>& sum) {
+  for (std::size_t h = 0; h < sinks.size(); ++h) index::merge_sums(max[h], sum[h], sinks[h], 1);
 }
 
 TailScores score_tail(const HostTail& tail, const float* weights, int query_heads, const offload::Threads& threads) {

@@ -46,6 +46,13 @@ struct TailScores {
   std::vector<float> sum;     // [Hq], of exp(logit - max)
 };
 
+// Returns CacheView::sinks, [Hq]; empty where there are none. Waits for the device.
+std::vector<float> sinks_on_host(gpu::Backend& backend, const gpu::CacheView& cache, int query_heads,
+                                 gpu::Stream stream);
+
+// Takes them into softmaxes of a part of the positions, `max` and `sum` [Hq].
+void add_sinks(const std::vector<float>& sinks, std::vector<float>& max, std::vector<float>& sum);
+
 // logits[h][t] = weights[h] . K[t], with weights f32 [Hq][d] in host memory, the softmax temperature divided out.
 TailScores score_tail(const HostTail& tail, const float* weights, int query_heads, const offload::Threads& threads);
 

@@ -183,6 +183,7 @@ class LocalAttender final : public Attender {
     if (with_tail && (ranking.with_alpha || by_softmax)) {
       tail = score_tail(HostTail(at.backend, at.cache, at.stream), ready.key_weights().data(), at.query_heads,
                         at.backend.threads());
+      add_sinks(sinks_on_host(at.backend, at.cache, at.query_heads, at.stream), tail.max, tail.sum);
       result.max = tail.max.data();
       result.sum = tail.sum.data();
     }

@@ -55,7 +55,6 @@ struct ExpertFields {
   ExpertShares shares = ExpertShares::of_chosen;
   int shared_inner = 0;        // shared_expert_intermediate_size; 0: not read
   bool some_dense = false;     // mlp_only_layers and decoder_sparse_step say of layers that they have none
-  bool planned_alone = false;  // read to be planned, and not run
 };
 
 // A decoder-only transformer that departs from Llama in parts of ModelConfig: what it takes for granted where its

@@ -82,6 +82,17 @@ void set_olmoe(const ConfigFields& fields, ModelConfig& config) {
   if (fields.has("clip_qkv")) fields.refuse("clip_qkv", "null: caps are not supported");
 }
 
+void set_gpt_oss(const ConfigFields& fields, ModelConfig& config) {
+  config.qkv_bias = config.output_bias = fields.boolean("attention_bias", true);
+  config.attention_sinks = true;
+  config.experts.biases = true;
+  config.activation = Activation::clamped;
+  config.activation_limit = static_cast<float>(fields.positive("swiglu_limit", 7));
+  if (static_cast<float>(fields.positive("swiglu_alpha", gpu::clamped_slope)) != gpu::clamped_slope) {
+    fields.refuse("swiglu_alpha", fmt::format("{} or absent", gpu::clamped_slope));
+  }
+}
+
 // kv_heads, head_dim, max_positions, rope_theta, tied_embeddings, eos_token, rms_norm_eps; whether attention_bias and
 // mlp_bias are read; the activation and the name of its field; its parts; its experts.
 std::list<Architecture> built_in() {
@@ -96,8 +107,7 @@ std::list<Architecture> built_in() {
   const ExpertFields of_qwen3_5 = {.count = 256, .used = 8, .inner = 512, .shared_inner = 512};
   const ExpertFields of_olmoe = {"num_experts", 64, 8, whole, 2048, Shares::as_said};
   const ExpertFields of_granite = {local, 8, 2, whole, 11008};
-  ExpertFields of_gpt_oss = {local, 128, 4, whole, 2880};
-  of_gpt_oss.planned_alone = true;
+  const ExpertFields of_gpt_oss = {local, 128, 4, whole, 2880};
   return {
       {"llama", 0, 0, 2048, 1e4, false, 2, 1e-6, true, true},
       {"mistral", 8, 0, 131072, 1e4, false, 2},
@@ -117,7 +127,7 @@ std::list<Architecture> built_in() {
       {"qwen3_5_moe_text", 2, 256, 32768, 1e4, false, -1, 1e-6, true, false, silu, act, set_qwen3_5, of_qwen3_5},
       {"olmoe", 0, 0, 4096, 1e4, false, 50279, 1e-5, true, false, silu, act, set_olmoe, of_olmoe},
       {"granitemoe", 0, 0, 2048, 1e4, false, 2, 1e-6, true, false, silu, act, set_granite, of_granite},
-      {"gpt_oss", 8, 64, 131072, 150000, false, -1, 1e-5, true, false, silu, act, {}, of_gpt_oss},
+      {"gpt_oss", 8, 64, 131072, 150000, false, -1, 1e-5, false, false, silu, act, set_gpt_oss, of_gpt_oss},
   };
 }
 

@@ -24,6 +24,7 @@ struct CheckpointTensor {
   int run_rows = 0;
   // The decays of gated delta rules are -exp(A_log) instead of A_log.
   bool negated_exponentials = false;
+  std::shared_ptr<const std::byte[]> memory = nullptr;  // that `data` lies in where it is not the file's
 };
 
 // A model as it lies on disk, whatever the format. Tensors go by their names in Hugging Face's form, as in
@@ -51,6 +52,9 @@ class Checkpoint {
   // Likewise, of the parts that are none of the language model's: what sees, hears, or predicts several tokens at once.
   // They are not among the unread.
   virtual std::vector<std::string> of_other_parts() const { return {}; }
+
+  // From now on what at() has to put together of a file may hold anything: its type and size are all that is wanted.
+  virtual void for_sizes_alone() {}
 
   virtual std::string path() const = 0;  // of the file to name in messages
 };

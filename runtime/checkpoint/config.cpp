@@ -55,6 +55,15 @@ void read_activation(const JsonFields& fields, const Architecture& architecture,
   }
 }
 
+// Of quantised checkpoints those of gpt_oss are read, whose experts are in MXFP4.
+void refuse_quantised(const JsonFields& fields, const std::string& architecture) {
+  const nlohmann::json* const found = fields.find("quantization_config");
+  if (!found) return;
+  if (architecture == "gpt_oss" && found->is_object() && found->value("quant_method", "") == "mxfp4") return;
+  fail("{}: quantization_config is set; hayloft reads checkpoints in f32, f16 and bf16, and gpt_oss in mxfp4",
+       fields.where());
+}
+
 // eos_token_id: a number, a list of numbers, or null.
 std::vector<std::int32_t> read_eos(const JsonFields& fields) {
   std::vector<std::int32_t> tokens;
@@ -164,9 +173,7 @@ ModelConfig read_config(const std::filesystem::path& directory) {
   const nlohmann::json* text = outer.find("text_config");
   const JsonFields fields(text ? *text : whole, text ? path.string() + ": text_config" : path.string());
   const Architecture& architecture = find_architecture(fields);
-  if (outer.find("quantization_config")) {
-    fail("{}: quantization_config is set; hayloft reads checkpoints in f32, f16 and bf16", outer.where());
-  }
+  refuse_quantised(outer, architecture.name);
 
   ModelConfig config;
   config.architecture = architecture.name;

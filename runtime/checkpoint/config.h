@@ -12,7 +12,7 @@
 namespace hayloft::runtime {
 
 // The function that a layer's gate goes through.
-enum class Activation : std::uint8_t { silu, gelu_tanh };
+enum class Activation : std::uint8_t { silu, gelu_tanh, clamped };  // clamped: gpu::Backend::clamped_mul()
 
 // Says where a layer has its RMS norms: before attention and MLP, on what they give before it is added, or both.
 enum class Norms : std::uint8_t { before, after, both };
@@ -34,15 +34,15 @@ struct Experts {
   bool share_of_chosen = true;   // the softmax is over a token's own experts, so that weights sum to one, or over all
   std::vector<bool> dense = {};  // [layers]: which have an MLP of dense_inner instead; empty: none has
   int dense_inner = 0;
-  bool planned_alone = false;  // nothing here computes them
+  bool biases = false;  // the router has them, and the matrices of each expert
 
   bool in(int layer) const { return count > 0 && (dense.empty() || !dense[static_cast<std::size_t>(layer)]); }
 };
 
 // A decoder-only transformer as its config.json describes it. Architectures: llama, mistral, ministral (a mistral with
 // layer_types), ministral3, qwen2, qwen3, qwen3_5_text, smollm3, gemma3_text, phi3, granite, olmo2; with experts
-// mixtral, qwen2_moe, qwen3_moe, qwen3_5_moe_text, olmoe, granitemoe; to be planned alone gpt_oss; and those of
-// register_architecture() (runtime/checkpoint/architecture.h).
+// mixtral, qwen2_moe, qwen3_moe, qwen3_5_moe_text, olmoe, granitemoe, gpt_oss; and those of register_architecture()
+// (runtime/checkpoint/architecture.h).
 struct ModelConfig {
   std::string architecture;  // config.json's model_type
   int vocab_size = 0;
@@ -67,6 +67,8 @@ struct ModelConfig {
   Norms norms = Norms::before;
   bool norms_less_one = false;  // norms are stored as what is added to one (gemma)
   Activation activation = Activation::silu;
+  float activation_limit = 0;    // of Activation::clamped
+  bool attention_sinks = false;  // each query head has a logit of its own: gpu::CacheView::sinks
 
   float embedding_scale = 1;  // multiplies the embeddings
   float residual_scale = 1;   // what attention and MLP add to the residual stream

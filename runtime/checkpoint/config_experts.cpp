@@ -53,7 +53,6 @@ void read_experts(const JsonFields& fields, const ExpertFields& has, ModelConfig
     fields.refuse("norm_topk_prob", !experts.share_of_chosen,
                   fmt::format("{} or absent for the architecture {}", experts.share_of_chosen, config.architecture));
   }
-  experts.planned_alone = has.planned_alone;
   if (experts.used > experts.count) {
     fail("{}: num_experts_per_tok {} is more than the {} experts there are", fields.where(), experts.used,
          experts.count);

@@ -51,6 +51,14 @@ const nlohmann::json& ministral3_rope() {
   return rope;
 }
 
+// Likewise gpt_oss.
+const nlohmann::json& gpt_oss_rope() {
+  static const nlohmann::json rope = {{"rope_type", "yarn"}, {"factor", 32.0},
+                                      {"beta_fast", 32.0},   {"beta_slow", 1.0},
+                                      {"truncate", false},   {"original_max_position_embeddings", 4096}};
+  return rope;
+}
+
 // A number, or `absent` where there is none; 0 counts as none.
 double number_or(const JsonFields& fields, const char* name, double absent) {
   const nlohmann::json* value = fields.find(name);
@@ -173,7 +181,11 @@ void read_rope(const JsonFields& fields, double default_theta, ModelConfig& conf
   if (older && older->is_object() && older->empty()) older = nullptr;
   const char* name = older ? "rope_scaling" : "rope_parameters";
   const nlohmann::json* found = fields.find(name);
-  if (!found) found = config.architecture == "ministral3" ? &ministral3_rope() : &nothing;
+  if (!found) {
+    found = config.architecture == "ministral3" ? &ministral3_rope()
+            : config.architecture == "gpt_oss"  ? &gpt_oss_rope()
+                                                : &nothing;
+  }
   const JsonFields all(*found, fmt::format("{}: {}", fields.where(), name));
   const double theta = fields.positive_or("rope_theta", default_theta);
 

@@ -6,6 +6,7 @@
 
 #include "offload/error.h"
 #include "offload/json_file.h"
+#include "runtime/checkpoint/alternating_experts.h"
 #include "runtime/checkpoint/checkpoint_formats.h"
 #include "runtime/checkpoint/fused.h"
 #include "runtime/checkpoint/safetensors.h"
@@ -13,7 +14,7 @@
 namespace hayloft::runtime {
 namespace {
 
-class FolderCheckpoint final : public Checkpoint {
+class FolderCheckpoint final : public Checkpoint, private FolderTensors {
  public:
   explicit FolderCheckpoint(const std::filesystem::path& directory);
 
@@ -23,8 +24,11 @@ class FolderCheckpoint final : public Checkpoint {
   std::vector<std::string> unread() const override;
   std::vector<std::string> of_other_parts() const override;
   std::string path() const override { return index_.string(); }
+  void for_sizes_alone() override { sizes_alone_ = true; }
 
  private:
+  const TensorView& read(const std::string& usual_name, std::initializer_list<std::int64_t> shape) override;
+  const TensorView& take(const std::string& name, std::span<const std::int64_t> shape);
   void open_shards();
   void find_language_model();
   bool of_other_part(std::string_view name) const;
@@ -37,6 +41,7 @@ class FolderCheckpoint final : public Checkpoint {
   std::map<std::string, const TensorView*, std::less<>> tensors_;
   std::set<std::string, std::less<>> read_;
   std::optional<ModelConfig> config_;  // read when it is needed
+  bool sizes_alone_ = false;
   // The prefix in place of "model." in the names of tensors where the language model is one part of several.
   std::string language_model_;
 };
@@ -125,13 +130,30 @@ const ModelConfig& FolderCheckpoint::own_config() {
 
 CheckpointTensor FolderCheckpoint::at(const std::string& usual_name, std::initializer_list<int> shape) {
   const std::string name = stored_name(usual_name);
-  if (!tensors_.contains(name) && usual_name.find(".layers.") != std::string::npos && shape.size() == 2) {
-    const int columns = *(shape.begin() + 1);
-    if (const auto part = fused_part(usual_name, own_config())) return take_part(*this, *part, columns);
+  const bool in_layer = !tensors_.contains(name) && usual_name.find(".layers.") != std::string::npos;
+  if (in_layer && own_config().experts.biases) {
+    if (auto made = alternating_expert(usual_name, own_config(), sizes_alone_, *this)) return std::move(*made);
+  }
+  if (in_layer) {
+    if (const auto part = fused_part(usual_name, own_config()); part && shape.size() == 2) {
+      return take_part(*this, *part, columns_of(shape));
+    }
     for (const FusedPart& place : expert_places(usual_name, own_config())) {
-      if (contains(place.name)) return take_part(*this, place, columns);
+      if (contains(place.name)) return take_part(*this, place, columns_of(shape));
     }
   }
+  const std::vector<std::int64_t> wanted(shape.begin(), shape.end());
+  const TensorView& view = take(name, wanted);
+  if (const auto type = float_type(view.dtype)) return {*type, view.data};
+  fail("{}: tensor {} has dtype {}; it must be F32, F16 or BF16", index_.string(), name, view.dtype);
+}
+
+const TensorView& FolderCheckpoint::read(const std::string& usual_name, std::initializer_list<std::int64_t> shape) {
+  return take(stored_name(usual_name), {shape.begin(), shape.size()});
+}
+
+// The tensor of that name in the files, which counts as read.
+const TensorView& FolderCheckpoint::take(const std::string& name, std::span<const std::int64_t> shape) {
   const auto tensor = tensors_.find(name);
   if (tensor == tensors_.end()) fail("{}: has no tensor {}, which config.json calls for", index_.string(), name);
   const std::vector<std::int64_t>& found = tensor->second->shape;
@@ -140,11 +162,7 @@ CheckpointTensor FolderCheckpoint::at(const std::string& usual_name, std::initia
          fmt::join(shape, ", "));
   }
   read_.insert(name);
-  const TensorView& view = *tensor->second;
-  if (view.dtype == "F32") return {gguf::TensorType::f32, view.data};
-  if (view.dtype == "F16") return {gguf::TensorType::f16, view.data};
-  if (view.dtype == "BF16") return {gguf::TensorType::bf16, view.data};
-  fail("{}: tensor {} has dtype {}; it must be F32, F16 or BF16", index_.string(), name, view.dtype);
+  return *tensor->second;
 }
 
 bool FolderCheckpoint::of_other_part(std::string_view name) const {

@@ -51,8 +51,10 @@ std::vector<FusedPart> expert_places(std::string_view name, const ModelConfig& c
   name.remove_prefix(at + part.size());
   if (name == router) {
     return {{block + "gate.weight", 0, experts.count, experts.count},
-            {block + "router.layer.weight", 0, experts.count, experts.count}};
+            {block + "router.layer.weight", 0, experts.count, experts.count},
+            {mlp + "router.weight", 0, experts.count, experts.count}};
   }
+  if (name == "gate.bias") return {{mlp + "router.bias", 0, experts.count, experts.count}};
   if (!name.starts_with(own)) return {};
   name.remove_prefix(own.size());
   int expert = -1;
@@ -67,12 +69,15 @@ std::vector<FusedPart> expert_places(std::string_view name, const ModelConfig& c
                             {"down_proj", ".w2.weight", "down_proj", "output_linear.weight", 0, 1}};
   const std::string_view rest(end, static_cast<std::size_t>(name.data() + name.size() - end));
   for (const Kind& kind : kinds) {
-    if (rest != "." + std::string(kind.name) + ".weight") continue;
+    const std::string own_name = "." + std::string(kind.name);
+    const bool bias = rest == own_name + ".bias";
+    if (!bias && rest != own_name + ".weight") continue;
     const int rows = kind.name == "down_proj" ? config.hidden_size : experts.inner;
     const auto slice = [&](std::string tensor, int which, int fused) {
       return FusedPart{std::move(tensor), (expert * fused + which) * rows, rows, experts.count * fused * rows,
                        experts.count};
     };
+    if (bias) return {slice((mlp + "experts").append(own_name).append(".bias"), 0, 1)};
     const std::string together = (mlp + "experts.").append(kind.together);
     return {{(block + "experts." + std::to_string(expert)).append(kind.older), 0, rows, rows},
             slice(together, kind.which, kind.fused),
@@ -84,6 +89,11 @@ std::vector<FusedPart> expert_places(std::string_view name, const ModelConfig& c
 }
 
 CheckpointTensor take_part(Checkpoint& checkpoint, const FusedPart& part, int columns) {
+  if (columns == 0) {
+    return rows_of(part.experts == 0 ? checkpoint.at(part.name, {part.fused_rows})
+                                     : checkpoint.at(part.name, {part.experts, part.fused_rows / part.experts}),
+                   part);
+  }
   if (part.experts == 0) return rows_of(checkpoint.at(part.name, {part.fused_rows, columns}), part);
   return rows_of(checkpoint.at(part.name, {part.experts, part.fused_rows / part.experts, columns}), part);
 }

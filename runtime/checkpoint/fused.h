@@ -23,11 +23,17 @@ struct FusedPart {
 std::optional<FusedPart> fused_part(std::string_view name, const ModelConfig& config);
 
 // Returns the places where a router or a matrix of an expert may lie, if `name` is that of one:
-// model.layers.L.mlp.gate.weight, model.layers.L.mlp.experts.E.gate_proj.weight, up_proj or down_proj. Files have one
-// of these forms, whatever their architecture.
+// model.layers.L.mlp.gate.weight, model.layers.L.mlp.experts.E.gate_proj.weight, up_proj or down_proj; or its bias.
+// Files have one of these forms, whatever their architecture, but for gpt_oss' own (alternating_experts.h).
 std::vector<FusedPart> expert_places(std::string_view name, const ModelConfig& config);
 
-// Takes the whole tensor from a checkpoint, as `columns` wide, and returns the part's rows of it.
+// Returns the columns of a matrix's shape; 0 for a vector.
+inline int columns_of(std::initializer_list<int> shape) {
+  return shape.size() == 2 ? *(shape.begin() + 1) : 0;
+}
+
+// Takes the whole tensor from a checkpoint, as `columns` wide, and returns the part's rows of it. 0 columns: the rows
+// are numbers of vectors.
 CheckpointTensor take_part(Checkpoint& checkpoint, const FusedPart& part, int columns);
 
 // The part's rows of the whole tensor.

@@ -9,14 +9,17 @@ namespace hayloft::runtime::cluster {
 
 // The part of a global layer's cache that this rank attends to, as a cache of own positions: the blocks of its store,
 // and behind them the tail where it is this rank's turn. All ranks have the tail; it is attended to by the one whose
-// block its first tokens will fill, so that each is attended to once and ranks take turns.
+// block its first tokens will fill, and with it the softmax's sinks, so that each is attended to once and ranks take
+// turns.
 class Part {
  public:
   explicit Part(const gpu::CacheView& whole)
       : cache_(whole), stored_(whole.stored_tokens()), block_tokens_(whole.store.layout->block_tokens) {
     has_tail_ = whole.shard.owns(stored_ / block_tokens_);
     cache_.tail.position = whole.store.tokens;
-    if (!has_tail_) cache_.tail.tokens = 0;
+    if (has_tail_) return;
+    cache_.tail.tokens = 0;
+    cache_.sinks = nullptr;
   }
 
   const gpu::CacheView& cache() const { return cache_; }

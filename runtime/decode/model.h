@@ -175,6 +175,7 @@ class Model {
   void project_heads(int layer, const float* input, int T, bool and_q, const Activations& act) const;
   void project_q(int layer, const float* input, int T, const Activations& act) const;
   void norm_heads(float* x, int tokens, int heads, const float* weight) const;
+  gpu::CacheView view_of(int layer, const Cache& cache) const;
   void append(int layer, Cache& cache, const Activations& act, int T) const;
   void rotate_and_scale_q(int layer, float* q, int T, std::int64_t position) const;
   void mix(const LayerStep& at, const float* q, int queries, int rows, float* out, AttentionPolicy& policy,

@@ -15,7 +15,7 @@ void Model::mix_experts(int layer, const Activations& act, const float* input, i
   const gpu::Stream stream = backend_->stream();
   const bool shared = experts.shared_inner > 0;
   const auto gates = static_cast<std::size_t>(rows) * static_cast<std::size_t>(aligned_width(experts.count));
-  backend_->matmul(input, rows, w.experts.router, nullptr, act.routed, stream);
+  backend_->matmul(input, rows, w.experts.router, w.experts.router_bias, act.routed, stream);
   if (shared) backend_->matmul(input, rows, w.experts.shared_gate, nullptr, act.routed + gates, stream);
   std::vector<float> routed(gates + (shared ? static_cast<std::size_t>(rows) : 0));
   backend_->to_host(routed.data(), act.routed, routed.size() * sizeof(float), stream);
@@ -31,19 +31,21 @@ void Model::mix_experts(int layer, const Activations& act, const float* input, i
 
   // One product for each expert with `x` [way][cols] of the ways of tokens through experts.
   std::vector<gpu::MatrixProduct> products;
-  const auto multiply = [&](const std::vector<gpu::Matrix>& matrices, const float* x, float* y) {
+  const auto multiply = [&](const std::vector<gpu::Matrix>& matrices, const std::vector<const float*>& biases,
+                            const float* x, float* y) {
     for (const ExpertTokens& each : chosen) {
-      const gpu::Matrix& matrix = matrices[static_cast<std::size_t>(each.expert)];
+      const auto expert = static_cast<std::size_t>(each.expert);
+      const gpu::Matrix& matrix = matrices[expert];
       const int n = static_cast<int>(each.tokens.size());
-      products.push_back({x, n, &matrix, y});
+      products.push_back({x, n, &matrix, y, biases.empty() ? nullptr : biases[expert]});
       if (x != input) x += std::int64_t{n} * matrix.cols;
       y += std::int64_t{n} * matrix.rows;
     }
   };
   const auto ways = static_cast<std::int64_t>(tokens.size());
   const std::int64_t routed_inner = ways * experts.inner, routed_outputs = ways * config_.hidden_size;
-  multiply(w.experts.gate, rows > 1 ? act.gathered : input, act.gate);
-  multiply(w.experts.up, rows > 1 ? act.gathered : input, act.up);
+  multiply(w.experts.gate, w.experts.gate_bias, rows > 1 ? act.gathered : input, act.gate);
+  multiply(w.experts.up, w.experts.up_bias, rows > 1 ? act.gathered : input, act.up);
   if (shared) {
     products.push_back({input, rows, &w.gate, act.gate + routed_inner});
     products.push_back({input, rows, &w.up, act.up + routed_inner});
@@ -51,7 +53,7 @@ void Model::mix_experts(int layer, const Activations& act, const float* input, i
   backend_->multiply_each(products, stream);
   activate(act, routed_inner + std::int64_t{rows} * experts.shared_inner);
   products.clear();
-  multiply(w.experts.down, act.gate, act.expert_outputs);
+  multiply(w.experts.down, w.experts.down_bias, act.gate, act.expert_outputs);
   if (shared) {
     products.push_back({act.gate + routed_inner, rows, &w.down, act.expert_outputs + routed_outputs});
     for (std::int32_t t = 0; t < rows; ++t) {

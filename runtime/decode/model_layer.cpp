@@ -19,7 +19,7 @@ void Model::attend(int layer, Cache& cache, Workspace& workspace, const Activati
   }
   project_heads(layer, input, T, rows == T, act);
   append(layer, cache, act, T);
-  const gpu::CacheView view = cache.view(layer);
+  const gpu::CacheView view = view_of(layer, cache);
   const LayerStep at{*backend_,     backend_->stream(),  layer, view,
                      cache.store(), config_.query_heads, T,     workspace.scratch};
   int queries = rows;  // of the newest positions
@@ -84,6 +84,12 @@ void Model::project_q(int layer, const float* input, int T, const Activations& a
   const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
   backend_->matmul(input, T, w.q, w.q_bias, act.q, backend_->stream());
   norm_heads(act.q, T, config_.query_heads, w.q_norm);
+}
+
+gpu::CacheView Model::view_of(int layer, const Cache& cache) const {
+  gpu::CacheView view = cache.view(layer);
+  view.sinks = weights_.layers[static_cast<std::size_t>(layer)].sinks;
+  return view;
 }
 
 // K, rotated, and V of T positions enter the cache behind those that it has.
@@ -227,10 +233,13 @@ void Model::flag_logits(const float* logits, int rows, const NanFlag& flag) cons
 
 // Computes act.gate [n] = f(act.gate) * act.up.
 void Model::activate(const Activations& act, std::int64_t n) const {
-  if (config_.activation == Activation::silu) {
-    backend_->silu_mul(act.gate, act.up, n, backend_->stream());
-  } else {
-    backend_->gelu_mul(act.gate, act.up, n, backend_->stream());
+  switch (config_.activation) {
+    case Activation::silu:
+      return backend_->silu_mul(act.gate, act.up, n, backend_->stream());
+    case Activation::gelu_tanh:
+      return backend_->gelu_mul(act.gate, act.up, n, backend_->stream());
+    case Activation::clamped:
+      return backend_->clamped_mul(act.gate, act.up, n, config_.activation_limit, backend_->stream());
   }
 }
 

@@ -77,7 +77,7 @@ void Model::forward_together(std::span<ModelStep> steps, Workspace& workspace) c
         const std::int64_t position = step.cache->tokens(layer);
         append(layer, *step.cache, own, 1);
         rotate_and_scale_q(layer, own.q, 1, position);
-        const gpu::CacheView view = step.cache->view(layer);
+        const gpu::CacheView view = view_of(layer, *step.cache);
         mix({*backend_, stream, layer, view, step.cache->store(), config_.query_heads, 1, workspace.scratch}, own.q, 1,
             1, own.mixed, *step.attention, &left);
       });

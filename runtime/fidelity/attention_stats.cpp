@@ -139,7 +139,8 @@ void AttentionStats::see(const Step& observed, const Method&) {
   const int d = at.head_dim();
   const std::vector<float> q = copy_to_host(at.backend, observed.q, at.query_elements(), at.stream);
   const HostTail tail(at.backend, at.cache, at.stream);
-  const StepQuery step{at.cache.store, tail, q.data(), at.query_heads};
+  const std::vector<float> sinks = sinks_on_host(at.backend, at.cache, at.query_heads, at.stream);
+  const StepQuery step{at.cache.store, tail, q.data(), at.query_heads, sinks};
   const offload::Threads& threads = at.backend.threads();
 
   LayerAttention& layer = report_.layers[at.layer];

@@ -27,6 +27,7 @@ StepSample::StepSample(const Step& step, const Method& by)
       tail_(step.at.backend, step.at.cache, step.at.stream),
       q_(to_host(step.at, step.q)),
       out_(to_host(step.at, step.out)),
+      sinks_(sinks_on_host(step.at.backend, step.at.cache, step.at.query_heads, step.at.stream)),
       trace_(*step.trace),
       k_(budget_of(step.at, by)) {}
 
@@ -60,6 +61,7 @@ std::vector<double> StepSample::output_errors(gpu::Backend& host) {
   cache.head_dim = tail_.head_dim();
   cache.store = store_view_;
   cache.tail = tail_.view();
+  if (!sinks_.empty()) cache.sinks = sinks_.data();
   gpu::Attended everything;
   everything.ranges[0] = {0, cache.tokens()};
   std::vector<float> exact(out_.size());

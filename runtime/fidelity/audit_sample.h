@@ -29,7 +29,7 @@ class StepSample {
   // running out of memory throws.
   StepFidelity measure(gpu::Backend& host);
 
-  StepQuery query() const { return {store_view_, tail_, q_.data(), query_heads_}; }
+  StepQuery query() const { return {store_view_, tail_, q_.data(), query_heads_, sinks_}; }
   int layer() const { return layer_; }
   std::int64_t position() const { return tail_.first() + tail_.tokens() - 1; }
   const StepTrace& trace() const { return trace_; }
@@ -46,6 +46,7 @@ class StepSample {
   HostTail tail_;
   std::vector<float> q_;    // [Hq][d]
   std::vector<float> out_;  // [Hq][d]
+  std::vector<float> sinks_;  // [Hq], or empty
   StepTrace trace_;
   std::int64_t k_;
 };

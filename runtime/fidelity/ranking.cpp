@@ -109,6 +109,7 @@ RankedPositions rank_positions(const StepQuery& step, const Scores& scores, std:
   ranking.tail = score_tail(step.tail, scores.weights.data(), step.query_heads, threads);
   ranking.max = ranking.tail.max;
   ranking.sum = ranking.tail.sum;
+  add_sinks({step.sinks.begin(), step.sinks.end()}, ranking.max, ranking.sum);
 
   const std::int64_t from_store = std::min(k, step.store.tokens);
   std::vector<std::int32_t> found(static_cast<std::size_t>(ranking.lists * from_store));
@@ -227,6 +228,7 @@ std::vector<double> caught_mass(const StepQuery& step, const Scores& scores, con
       }
     }
   }
+  for (std::size_t h = 0; h < step.sinks.size(); ++h) caught[h] += std::exp(double{step.sinks[h]} - exact.max[h]);
   for (int h = 0; h < step.query_heads; ++h) caught[h] /= exact.sum[h];
   return caught;
 }

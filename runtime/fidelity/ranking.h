@@ -18,6 +18,7 @@ struct StepQuery {
   const HostTail& tail;
   const float* q;  // f32 [Hq][d]
   int query_heads;
+  std::span<const float> sinks = {};  // CacheView's, [Hq] in host memory; empty: there are none
 
   int kv_heads() const { return tail.kv_heads(); }
   int head_dim() const { return tail.head_dim(); }
@@ -36,12 +37,12 @@ struct Scores {
 Scores exact_scores(const StepQuery& step);            // all components of the 16-bit keys
 Scores sparq_scores(const StepQuery& step, int rank);  // rank 1..d
 
-// The best positions of each list, and the softmax of each query head over all positions.
+// The best positions of each list, and the softmax of each query head over all positions and its sink.
 struct RankedPositions {
   int lists = 0;
   std::int64_t k = 0;
   std::vector<std::int64_t> positions;  // [lists][k], the best first; ties go to the smaller position
-  std::vector<float> max;               // [Hq], (max, sum of exp(logit - max)) over every position
+  std::vector<float> max;               // [Hq], (max, sum of exp(logit - max)) over every position and the sink
   std::vector<float> sum;
   TailScores tail;
 
@@ -65,7 +66,8 @@ bool attended(const StepTrace& trace, int list, std::int64_t position);
 // The share of each list's ranked positions that was attended. [ranking.lists]
 std::vector<double> recall_of(const RankedPositions& ranking, const StepTrace& trace);
 
-// The share of each query head's softmax that lies on what it attended to, [Hq]; `exact` ranks by exact_scores.
+// The share of each query head's softmax that lies on what it attended to, its sink among it, [Hq]; `exact` ranks by
+// exact_scores.
 std::vector<double> caught_mass(const StepQuery& step, const Scores& scores, const RankedPositions& exact,
                                 const StepTrace& trace);
 

@@ -77,6 +77,9 @@ class ProductsElsewhere final : public gpu::Backend {
   void gelu_mul(float* gate, const float* up, std::int64_t n, gpu::Stream s) override {
     queue(s, [=, this] { cpu_->gelu_mul(gate, up, n, {}); });
   }
+  void clamped_mul(float* gate, const float* up, std::int64_t n, float limit, gpu::Stream s) override {
+    queue(s, [=, this] { cpu_->clamped_mul(gate, up, n, limit, {}); });
+  }
   void flag_nonfinite(const float* x, std::int64_t n, std::int32_t tag, std::int32_t* flag, gpu::Stream s) override {
     queue(s, [=, this] { cpu_->flag_nonfinite(x, n, tag, flag, {}); });
   }

@@ -37,6 +37,8 @@ class GgufFromFolder {
       }
       if (config_.kind(layer) == runtime::LayerKind::recurrent) add_delta(layer);
       if (config_.experts.in(layer)) add_experts(*checkpoint, layer);
+      const std::string sinks = "model.layers." + std::to_string(layer) + ".self_attn.sinks";
+      if (config_.attention_sinks) add("blk." + std::to_string(layer) + ".attn_sinks.weight", sinks);
     }
     for (const char* norm : {"enorm", "hnorm"}) {
       if (hybrid()) write_floats("blk." + std::to_string(config_.layers) + ".nextn." + norm + ".weight", {1, 2, 3});
@@ -52,7 +54,7 @@ class GgufFromFolder {
         {"attn_v", "self_attn.v_proj"},      {"attn_output", "self_attn.o_proj"}, {"attn_q_norm", "self_attn.q_norm"},
         {"attn_k_norm", "self_attn.k_norm"}, {"attn_qkv", "self_attn.qkv_proj"},  {"ffn_gate", "mlp.gate_proj"},
         {"ffn_up", "mlp.up_proj"},           {"ffn_up", "mlp.gate_up_proj"},      {"ffn_down", "mlp.down_proj"}};
-    if (hybrid()) {
+    if (hybrid() || config_.attention_sinks) {
       list.emplace_back("post_attention_norm", "post_attention_layernorm");
     } else if (config_.norms == runtime::Norms::before) {
       list.emplace_back("ffn_norm", "post_attention_layernorm");
@@ -71,6 +73,7 @@ class GgufFromFolder {
     if (config_.architecture == "qwen3_moe") return "qwen3moe";
     if (config_.architecture == "qwen2_moe") return "qwen2moe";
     if (config_.architecture == "gemma3_text") return "gemma3";
+    if (config_.architecture == "gpt_oss") return "gpt-oss";
     return config_.architecture == "ministral3" ? "mistral3" : config_.architecture;
   }
   void set(const char* key, std::int64_t value) {
@@ -84,7 +87,7 @@ class GgufFromFolder {
     set("context_length", config_.max_positions);
     set("embedding_length", config_.hidden_size);
     const runtime::Experts& experts = config_.experts;
-    const bool own_width = architecture().starts_with("qwen");
+    const bool own_width = architecture().starts_with("qwen") || config_.attention_sinks;
     set("feed_forward_length", experts.count == 0 ? config_.intermediate_size : own_width ? 77 : experts.inner);
     if (experts.count > 0) {
       set("expert_count", experts.count);
@@ -188,7 +191,19 @@ class GgufFromFolder {
     const auto bytes_of = [](const runtime::CheckpointTensor& tensor) {
       return std::string(reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size());
     };
+    const auto add_biases = [&](const char* kind, std::uint64_t rows) {
+      std::string all;
+      std::uint32_t type = 0;
+      for (int i = 0; i < experts.count; ++i) {
+        const std::string name = theirs + "experts." + std::to_string(i) + "." + kind + "_proj.bias";
+        const auto tensor = checkpoint.at(name, {static_cast<int>(rows)});
+        type = static_cast<std::uint32_t>(tensor.type);
+        all += bytes_of(tensor);
+      }
+      image.tensor(own + kind + "_exps.bias", {rows, count}, type, all);
+    };
     const auto add_kind = [&](const char* kind, std::uint64_t rows, std::uint64_t cols) {
+      if (experts.biases) add_biases(kind, rows);
       std::string all;
       std::uint32_t type = 0;
       for (int i = 0; i < experts.count; ++i) {
@@ -204,6 +219,10 @@ class GgufFromFolder {
     add_kind("down", hidden, inner);
     const auto router = checkpoint.at(theirs + "gate.weight", {experts.count, config_.hidden_size});
     image.tensor(own + "gate_inp.weight", {hidden, count}, static_cast<std::uint32_t>(router.type), bytes_of(router));
+    if (experts.biases) {
+      const auto bias = checkpoint.at(theirs + "gate.bias", {experts.count});
+      image.tensor(own + "gate_inp.bias", {count}, static_cast<std::uint32_t>(bias.type), bytes_of(bias));
+    }
     if (experts.shared_inner == 0) return;
     for (const char* kind : {"gate", "up", "down"}) {
       add(own + kind + "_shexp.weight", theirs + "shared_expert." + kind + "_proj.weight");

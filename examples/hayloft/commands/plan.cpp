@@ -149,19 +149,10 @@ class PlanCommand : public Command {
       const auto checkpoint = runtime::Checkpoint::open(model_);
       request_.config = checkpoint->config();
       runtime::set_rope(request_.config, rope_);
-      const bool alone = request_.config.experts.planned_alone;
-      if (weight_type_ && !alone) fail("--weight-type: {} has weights of its own; leave it out", model_);
-      request_.weights = alone ? counted_weights() : runtime::weight_sizes(*checkpoint, machine_.weights);
-      if (alone) {
-        add_counted_weights();
-      } else {
-        add_weights([&](runtime::WeightForm form) { return runtime::weight_sizes(*checkpoint, form); });
-      }
+      if (weight_type_) fail("--weight-type: {} has weights of its own; leave it out", model_);
+      request_.weights = runtime::weight_sizes(*checkpoint, machine_.weights);
+      add_weights([&](runtime::WeightForm form) { return runtime::weight_sizes(*checkpoint, form); });
       request_.tokenizer_file_bytes = runtime::tokenizer_bytes(model_);
-    }
-    if (request_.config.experts.planned_alone) {
-      note("note: {} is a mixture of experts, which hayloft does not run; this is what it would take\n",
-           request_.config.architecture);
     }
     std::optional<runtime::plan::MachineProfile> other;
     if (!machine_file_.empty()) other = runtime::plan::read_profile(machine_file_);

@@ -90,7 +90,7 @@ class CausalAttention {
     const std::int64_t lowest = window_ > 0 ? std::max(sinks_end_, first_ - window_ + 1) : sinks_end_;
     attend_span(first_position(cache_), sinks_end_);
     attend_span(lowest, end);
-    launch("finish_causal", finish_causal, rows_shape(rows_), stream_, states_, partial, out);
+    launch("finish_causal", finish_causal, rows_shape(rows_), stream_, states_, partial, cache_.sinks, out);
   }
 
  private:

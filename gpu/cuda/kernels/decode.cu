@@ -340,7 +340,7 @@ void Decode::merge(float* out) const {
     if (stored_) mean.stored = base_.store.value_sum;
   }
   launch("merge_states", merge_states, {dim3(static_cast<unsigned>(query_heads_)), dim3(kMergeThreads)}, stream_,
-         base_.states, mean, what_.partial, d, out);
+         base_.states, mean, what_.partial, cache_.sinks, d, out);
 }
 
 }  // namespace

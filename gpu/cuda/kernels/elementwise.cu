@@ -57,6 +57,14 @@ __global__ void gelu_mul_kernel(float* gate, const float* up, std::int64_t n) {
   }
 }
 
+__global__ void clamped_mul_kernel(float* gate, const float* up, std::int64_t n, float limit) {
+  for (std::int64_t i = global_thread(); i < n; i += all_threads()) {
+    const float g = gate[i] > limit ? limit : gate[i];  // a NaN stays one
+    const float u = up[i] > limit ? limit : up[i] < -limit ? -limit : up[i];
+    gate[i] = (u + 1) * (g * sigmoid(clamped_slope * g));
+  }
+}
+
 __global__ void flag_nonfinite_kernel(const float* x, std::int64_t n, std::int32_t tag, std::int32_t* flag) {
   bool found = false;
   for (std::int64_t i = global_thread(); i < n; i += all_threads()) {
@@ -147,6 +155,11 @@ void CudaBackend::scale(float* x, std::int64_t n, float factor, Stream queue) {
 void CudaBackend::gelu_mul(float* gate, const float* up, std::int64_t n, Stream queue) {
   const cudaStream_t stream = native(queue);
   launch("gelu_mul", gelu_mul_kernel, strided(context_.multiprocessors, n), stream, gate, up, n);
+}
+
+void CudaBackend::clamped_mul(float* gate, const float* up, std::int64_t n, float limit, Stream queue) {
+  const cudaStream_t stream = native(queue);
+  launch("clamped_mul", clamped_mul_kernel, strided(context_.multiprocessors, n), stream, gate, up, n, limit);
 }
 
 void CudaBackend::flag_nonfinite(const float* x, std::int64_t n, std::int32_t tag, std::int32_t* flag, Stream queue) {

@@ -46,9 +46,10 @@ static __global__ void __launch_bounds__(kMaxHeadDim / 2)
 }
 
 // A block per query head. Warp w adds up slots w, w + 8, ... in order, then the warps' sums are added in order. out f32
-// [Hq][d], divided by the sums unless `partial` takes these.
+// [Hq][d], divided by the sums unless `partial` takes these. sinks: CacheView's.
 static __global__ void __launch_bounds__(kMergeThreads)
-    merge_states(const States states, const MeanValue mean, const SoftmaxPart partial, int d, float* out) {
+    merge_states(const States states, const MeanValue mean, const SoftmaxPart partial, const float* sinks, int d,
+                 float* out) {
   __shared__ float scratch[kMergeWarps + 1];
   __shared__ float weighted[kMergeWarps][kMaxHeadDim];
   __shared__ float sums[kMergeWarps];
@@ -62,8 +63,9 @@ static __global__ void __launch_bounds__(kMergeThreads)
   float max = -INFINITY;
   for (int slot = thread; slot < states.slots; slot += kMergeThreads) max = fmaxf(max, states.max[first + slot]);
   max = block_max(max, scratch);
+  if (sinks) max = fmaxf(max, sinks[head]);
 
-  float sum = 0;
+  float sum = sinks && warp == 0 ? rescale(sinks[head], max) : 0;
   float total[components] = {};
   for (int slot = warp; slot < states.slots; slot += kMergeWarps) {
     const float factor = rescale(states.max[first + slot], max);

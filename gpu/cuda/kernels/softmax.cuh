@@ -151,9 +151,10 @@ static __global__ void __launch_bounds__(kSoftmaxThreads)
   }
 }
 
-// grid (rows / warps, Hkv). out f32 [T][Hq][d], divided by the sums unless `partial` [T][Hq] takes these.
+// grid (rows / warps, Hkv). out f32 [T][Hq][d], divided by the sums unless `partial` [T][Hq] takes these. sinks:
+// CacheView's.
 static __global__ void __launch_bounds__(kSoftmaxThreads)
-    finish_causal(const CausalStates states, const SoftmaxPart partial, float* out) {
+    finish_causal(const CausalStates states, const SoftmaxPart partial, const float* sinks, float* out) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int kv_head = static_cast<int>(blockIdx.y);
   const std::int64_t row =
@@ -161,11 +162,18 @@ static __global__ void __launch_bounds__(kSoftmaxThreads)
   if (row >= states.rows) return;
   const int d = states.head_dim;
   const std::int64_t at = states.at(kv_head, row);
-  const float sum = states.sum[at];
+  float max = states.max[at], sum = states.sum[at], keep = 1;
   const std::int64_t query = states.query(static_cast<int>(gridDim.y), kv_head, row);
-  const float scale = partial.max ? 1 / kWeightScale : sum == 0 ? 0.0f : 1 / sum;
+  if (sinks) {
+    const float sink = sinks[kv_head * states.group + row % states.group];
+    const float before = max;
+    max = fmaxf(max, sink);
+    keep = rescale(before, max);
+    sum = sum * keep + rescale(sink, max) * kWeightScale;
+  }
+  const float scale = partial.max ? keep / kWeightScale : sum == 0 ? 0.0f : keep / sum;
   if (partial.max && lane == 0) {
-    partial.max[query] = states.max[at];
+    partial.max[query] = max;
     partial.sum[query] = sum / kWeightScale;
   }
   float* const to = out + query * d;

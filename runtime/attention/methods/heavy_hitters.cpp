@@ -70,7 +70,7 @@ void HeavyHitters::see_queries(const gpu::CacheView& cache, const float* q, int 
   const std::int64_t count = std::int64_t{n} * shape_.query_heads * shape_.head_dim;
   const std::vector<float> queries = copy_to_host(*device_, q, count, device_->stream());
   append_rows(layer, cache, n);
-  gather_mass(layer, queries.data(), n);
+  gather_mass(layer, queries.data(), n, sinks_of(cache));
   evict(layer, quota_(cache.layer, cache.tokens()));
 }
 
@@ -79,12 +79,14 @@ void HeavyHitters::attend(const gpu::CacheView& cache, const float* q, float* ou
   Layer& layer = at(cache);
   append_rows(layer, cache, 1);
   evict(layer, quota_(cache.layer, cache.tokens()));
-  gather_mass(layer, q, 1);
+  const std::vector<float> sinks = sinks_of(cache);
+  gather_mass(layer, q, 1, sinks);
 
   gpu::CacheView kept;
   kept.kv_heads = shape_.kv_heads;
   kept.head_dim = shape_.head_dim;
   kept.tail = {layer.rows.data(), layer.capacity, 0, layer.kept, 0};
+  if (!sinks.empty()) kept.sinks = sinks.data();
   gpu::Attended all;
   all.ranges[0] = {0, layer.kept};
   host_->attend(kept, q, shape_.query_heads, all, out, host_->stream());
@@ -126,7 +128,11 @@ void HeavyHitters::append_rows(Layer& layer, const gpu::CacheView& cache, std::i
   layer.seen += newest;
 }
 
-void HeavyHitters::gather_mass(Layer& layer, const float* q, std::int64_t n) const {
+std::vector<float> HeavyHitters::sinks_of(const gpu::CacheView& cache) const {
+  return sinks_on_host(*device_, cache, shape_.query_heads, device_->stream());
+}
+
+void HeavyHitters::gather_mass(Layer& layer, const float* q, std::int64_t n, const std::vector<float>& sinks) const {
   const int d = shape_.head_dim;
   const int group = shape_.query_heads / shape_.kv_heads;
   const float scale = index::exact_scale(d);
@@ -140,11 +146,14 @@ void HeavyHitters::gather_mass(Layer& layer, const float* q, std::int64_t n) con
       offload::transpose(layer.rows.data() + h * layer.capacity * 2 * d, 2 * d, static_cast<int>(layer.kept), d,
                          columns.data(), stride);
       float* to = queries.data();
+      std::vector<float> own;  // sinks, of each query
       for (std::int64_t i = 0; i < n * group; ++i) {
+        if (!sinks.empty()) own.push_back(sinks[static_cast<std::size_t>(h * group + i % group)]);
         const float* const from = q + ((i / group) * shape_.query_heads + h * group + i % group) * d;
         for (int c = 0; c < d; ++c) *to++ = from[c] * scale;
       }
-      index::add_attention_mass({columns.data(), stride, d, queries.data(), n * group, visible.data()},
+      index::add_attention_mass({columns.data(), stride, d, queries.data(), n * group, visible.data(),
+                                 own.empty() ? nullptr : own.data()},
                                 host_->threads(), layer.heads[static_cast<std::size_t>(h)].mass);
     }
   });

@@ -64,12 +64,13 @@ class HeavyHitters : public MethodState {
     std::vector<f16> rows;  // [Hkv][capacity][2 d], K then V
   };
 
+  std::vector<float> sinks_of(const gpu::CacheView& cache) const;
   Layer& at(const gpu::CacheView& cache) { return layers_[static_cast<std::size_t>(cache.layer)]; }
   void require_seen(const gpu::CacheView& cache, std::int64_t tokens) const;
   // The cache's newest tokens join what is kept, without any mass.
   void append_rows(Layer& layer, const gpu::CacheView& cache, std::int64_t newest) const;
   // Adds the mass that n queries [n][Hq][d] give to what is kept; they belong to its newest n positions.
-  void gather_mass(Layer& layer, const float* q, std::int64_t n) const;
+  void gather_mass(Layer& layer, const float* q, std::int64_t n, const std::vector<float>& sinks) const;
   void evict(Layer& layer, const Quota& quota) const;
   void set_capacity(Layer& layer, std::int64_t capacity) const;
 

@@ -48,13 +48,14 @@ constexpr std::array<Renamed, 28> in_layer = {{
     {"mlp.shared_expert.down_proj", "ffn_down_shexp"},
     {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
 }};
-constexpr std::array<Renamed, 2> whole_in_layer = {{
+constexpr std::array<Renamed, 3> whole_in_layer = {{
+    {"self_attn.sinks", "attn_sinks.weight"},
     {"linear_attn.A_log", "ssm_a"},
     {"linear_attn.dt_bias", "ssm_dt.bias"},
 }};
-// The norm behind attention is that before the MLP where there are no others; of a hybrid it is named for its place.
+// The norm behind attention is that before the MLP where there are no others; hybrids and gpt-oss name it for its place.
 constexpr std::array<Renamed, 1> norms_before = {{{"post_attention_layernorm", "ffn_norm"}}};
-constexpr std::array<Renamed, 1> norms_of_hybrids = {{{"post_attention_layernorm", "post_attention_norm"}}};
+constexpr std::array<Renamed, 1> norms_by_place = {{{"post_attention_layernorm", "post_attention_norm"}}};
 constexpr std::array<Renamed, 3> norms_after = {{
     {"post_attention_layernorm", "post_attention_norm"},
     {"pre_feedforward_layernorm", "ffn_norm"},
@@ -74,7 +75,8 @@ std::string_view find_name(const std::array<Renamed, N>& names, std::string_view
 
 std::string_view norm_name(std::string_view stem, const ModelConfig& config) {
   if (config.norms != Norms::before) return find_name(norms_after, stem);
-  return config.count(LayerKind::recurrent) > 0 ? find_name(norms_of_hybrids, stem) : find_name(norms_before, stem);
+  const bool by_place = config.count(LayerKind::recurrent) > 0 || config.attention_sinks;
+  return by_place ? find_name(norms_by_place, stem) : find_name(norms_before, stem);
 }
 
 // "model.layers.3.mlp.up_proj.weight" to "blk.3.ffn_up.weight"; empty when GGUF has no name for it.
@@ -119,7 +121,7 @@ class GgufCheckpoint final : public Checkpoint {
       return take_part(*this, *part, *(shape.begin() + 1));
     }
     for (const FusedPart& place : expert_places(name, config_)) {
-      if (contains(place.name)) return take_part(*this, place, *(shape.begin() + 1));
+      if (contains(place.name)) return take_part(*this, place, columns_of(shape));
     }
     const std::string own = own_name(name);
     const gguf::Tensor* tensor = file_.find(own);

@@ -32,7 +32,7 @@ constexpr GgufArchitecture gguf_architectures[] = {
     {.name = "qwen35moe", .qk_norm = true, .expert_width = own_width},
     {.name = "olmoe", .qk_norm = true, .expert_width = shared_width, .share_of_chosen = false},
     {.name = "granitemoe", .pairs = true, .expert_width = shared_width},
-    {.name = "gpt-oss", .expert_width = own_width, .planned_alone = true, .window_pattern = 2},
+    {.name = "gpt-oss", .expert_width = own_width, .window_pattern = 2},
 };
 
 // Refuses a file of another architecture.
@@ -100,7 +100,6 @@ class Reader {
     experts.used = of_layers(config, "expert_used_count", most_gguf_experts_width);
     experts.inner = of_layers(config, has.expert_width, most_gguf_experts_width);
     experts.share_of_chosen = has.share_of_chosen;
-    experts.planned_alone = has.planned_alone;
     if (keys_.is("qwen35moe") || keys_.is("qwen2moe"))
       experts.shared_inner = size("expert_shared_feed_forward_length", 0);
     if (experts.used > experts.count) {
@@ -170,6 +169,11 @@ class Reader {
     if (keys_.is("phi3")) config.fused = true;
     if (keys_.is("olmo2") || keys_.is("olmoe")) config.qk_norm_whole = true;
     if (keys_.is("qwen35") || keys_.is("qwen35moe")) read_delta(config);
+    if (keys_.is("gpt-oss")) {
+      config.attention_sinks = config.experts.biases = true;
+      config.activation = Activation::clamped;
+      config.activation_limit = 7;  // as no key says
+    }
     if (keys_.is("gemma3")) {
       config.activation = Activation::gelu_tanh;
       config.embedding_scale = std::sqrt(static_cast<float>(config.hidden_size));

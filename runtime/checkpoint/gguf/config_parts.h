@@ -26,7 +26,6 @@ struct GgufArchitecture {
   const char* expert_width = nullptr;  // the key that says how wide an expert is; null: there are none
   bool experts_everywhere = true;      // or only in files that count some
   bool share_of_chosen = true;         // see runtime::Experts
-  bool planned_alone = false;          // likewise
   int window_pattern = 0;  // where some layers slide, every so many-th does not, unless the file says so; 0: all slide
 };
 // Null: there is none of this name.

@@ -69,6 +69,7 @@ WeightUpload::WeightUpload(Checkpoint* checkpoint, WeightForm form, gpu::DType t
                            Weights& weights, const std::optional<gpu::Packing>& packing)
     : checkpoint_(checkpoint), form_(form), type_(type), packing_(packing), backend_(backend), weights_(weights) {
   if (backend_) stream_ = backend_->stream();
+  if (checkpoint_ && !backend_) checkpoint_->for_sizes_alone();
 }
 
 void WeightUpload::finish() {
@@ -191,10 +192,11 @@ gpu::Matrix WeightUpload::plain(const CheckpointTensor& tensor, int rows, int co
   const std::size_t bytes = row_bytes(tensor, rows) * static_cast<std::size_t>(rows);
   if (backend_ && !in_order(tensor)) data = ordered = ordered_rows(tensor, rows);
   void* const device = upload(data.data(), bytes);
+  const bool passing = !ordered.empty() || tensor.memory;
   gpu::DType type = plain_type(tensor.type);
   if (backend_ && !on_host_) {
     type = backend_->convert_weights(device, type, std::int64_t{rows} * cols, stream_);
-    if (!ordered.empty()) backend_->synchronize(stream_);  // the copy may still read them
+    if (passing) backend_->synchronize(stream_);  // the copy may still read them
   }
   return {device, type, rows, cols};
 }

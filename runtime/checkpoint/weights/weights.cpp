@@ -75,6 +75,7 @@ void take_attention(const std::string& prefix, const ModelConfig& config, Weight
     layer.v_bias = upload.vector(attention + "v_proj.bias", kv_width);
   }
   if (config.output_bias) layer.o_bias = upload.vector(attention + "o_proj.bias", hidden);
+  if (config.attention_sinks) layer.sinks = upload.vector(attention + "sinks", config.query_heads);
   if (config.qk_norm) {
     layer.q_norm = upload.norm(attention + "q_norm.weight", config.qk_norm_whole ? q_width : config.head_dim, config);
     layer.k_norm = upload.norm(attention + "k_norm.weight", config.qk_norm_whole ? kv_width : config.head_dim, config);
@@ -106,11 +107,16 @@ void take_experts(const std::string& mlp, const ModelConfig& config, WeightUploa
   const int hidden = config.hidden_size;
   const Experts& experts = config.experts;
   layer.experts.router = upload.unquantised(mlp + "gate.weight", experts.count, hidden);
+  if (experts.biases) layer.experts.router_bias = upload.vector(mlp + "gate.bias", experts.count);
   for (int i = 0; i < experts.count; ++i) {
     const std::string expert = fmt::format("{}experts.{}.", mlp, i);
     layer.experts.gate.push_back(upload.matrix(expert + "gate_proj.weight", experts.inner, hidden));
     layer.experts.up.push_back(upload.matrix(expert + "up_proj.weight", experts.inner, hidden));
     layer.experts.down.push_back(upload.matrix(expert + "down_proj.weight", hidden, experts.inner));
+    if (!experts.biases) continue;
+    layer.experts.gate_bias.push_back(upload.vector(expert + "gate_proj.bias", experts.inner));
+    layer.experts.up_bias.push_back(upload.vector(expert + "up_proj.bias", experts.inner));
+    layer.experts.down_bias.push_back(upload.vector(expert + "down_proj.bias", hidden));
   }
   if (experts.shared_inner == 0) return;
   const std::string shared = mlp + "shared_expert.";
@@ -218,13 +224,6 @@ void refuse_unread(const Checkpoint& checkpoint, const ModelConfig& config) {
       checkpoint.path(), names.size(), names.size() == 1 ? "" : "s", config.architecture, list);
 }
 
-// Some are known to be planned alone.
-void refuse_planned_alone(const Checkpoint& checkpoint, const ModelConfig& config) {
-  if (!config.experts.planned_alone) return;
-  fail("{}: {} is a mixture of experts, which hayloft does not run; hayloft plan says what it would take",
-       checkpoint.path(), config.architecture);
-}
-
 // `checkpoint` may be null when there is no backend; `type` is that of its matrices then.
 Weights take_weights(Checkpoint* checkpoint, WeightForm form, gpu::DType type, const ModelConfig& config,
                      gpu::Backend* backend, const std::optional<gpu::Packing>& packing = std::nullopt) {
@@ -259,7 +258,6 @@ const char* name(WeightForm form) {
 }
 
 Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend, WeightForm form) {
-  refuse_planned_alone(checkpoint, config);
   Weights weights = take_weights(&checkpoint, form, {}, config, &backend);
   weights.notes.insert(weights.notes.begin(), config.notes.begin(), config.notes.end());
   offload::check_mapped_files();
@@ -268,7 +266,6 @@ Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, gpu::Bac
 
 WeightSizes weight_sizes(Checkpoint& checkpoint, WeightForm form) {
   const ModelConfig config = checkpoint.config();
-  refuse_planned_alone(checkpoint, config);
   return weight_sizes(take_weights(&checkpoint, form, {}, config, nullptr), config);
 }
 

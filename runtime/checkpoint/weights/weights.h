@@ -33,6 +33,8 @@ struct ExpertWeights {
   std::vector<gpu::Matrix> gate, up;  // [experts]: [inner][hidden]
   std::vector<gpu::Matrix> down;      // [experts]: [hidden][inner]
   gpu::Matrix shared_gate;            // [1][hidden]: what weights the expert of all
+  const float* router_bias = nullptr;                           // [experts]
+  std::vector<const float*> gate_bias, up_bias, down_bias = {};  // [experts], or empty: [inner] twice, [hidden]
 };
 
 // A model's weights in device memory, in the dtype of the checkpoint (f32, f16 or bf16) or the one that the backend
@@ -47,6 +49,7 @@ struct LayerWeights {
   const float* k_bias = nullptr;  // [Hkv d]
   const float* v_bias = nullptr;  // [Hkv d]
   const float* o_bias = nullptr;  // [hidden]
+  const float* sinks = nullptr;   // [Hq], of gpu::CacheView
   const float* gate_bias = nullptr;
   const float* up_bias = nullptr;
   const float* down_bias = nullptr;

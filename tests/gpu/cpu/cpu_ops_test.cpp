@@ -140,6 +140,22 @@ TEST_F(CpuOps, AddAndSiluMulEqualTheOracleOverTheWholeRange) {
   });
 }
 
+TEST_F(CpuOps, ClampedMulEqualsTheOracleOnBothSidesOfItsLimits) {
+  for_each_target([&] {
+    const auto gate = normal(1003, 29, 4);
+    const auto up = normal(1003, 30, 4);
+    auto y = gate;
+    backend->clamped_mul(y.data(), up.data(), 1003, 2.5f, {});
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      const double g = std::min(gate[i], 2.5f), u = std::clamp(up[i], -2.5f, 2.5f);
+      const double expected = (u + 1) * g / (1 + std::exp(-1.702 * g));
+      // As for silu, with the rounding of 1.702 g, and of u + 1, which may all but vanish.
+      const double relative = 2e-7 + eps * (1.702 * std::fabs(g) + 6);
+      ASSERT_NEAR(y[i], expected, relative * std::fabs(expected) + eps * 2.5) << g << ", " << u;
+    }
+  });
+}
+
 TEST_F(CpuOps, GeluMulAndScaleEqualTheOracleOverTheWholeRange) {
   for_each_target([&] {
     std::vector<float> gate = normal(1003, 19, 4);

@@ -113,6 +113,22 @@ TEST_F(ElementwiseTest, SigmoidMulEqualsTheOracleOverTheWholeRange) {
   }
 }
 
+TEST_F(ElementwiseTest, ClampedMulEqualsTheOracleOnBothSidesOfItsLimits) {
+  const auto gate = normal(30003, 29, 4);
+  const auto up = normal(gate.size(), 30, 4);
+  const gpu::Buffer y = upload(*cuda, gate);
+  const gpu::Buffer x = upload(*cuda, up);
+  cuda->clamped_mul(y.as<float>(), x.as<float>(), static_cast<std::int64_t>(gate.size()), 2.5f, stream());
+  const auto product = download<float>(*cuda, y);
+  for (std::size_t i = 0; i < product.size(); ++i) {
+    const double g = std::min(gate[i], 2.5f), u = std::clamp(up[i], -2.5f, 2.5f);
+    const double expected = (u + 1) * g / (1 + std::exp(-1.702 * g));
+    // As for silu, with the rounding of 1.702 g, and of u + 1, which may all but vanish.
+    const double relative = elementwise_eps * (2 * 1.702 * std::fabs(g) + 6);
+    ASSERT_NEAR(product[i], expected, relative * std::fabs(expected) + elementwise_eps * 2.5) << g << ", " << u;
+  }
+}
+
 TEST_F(ElementwiseTest, GeluMulAndScaleEqualTheOracleOverTheWholeRange) {
   std::vector<float> gate = normal(30003, 19, 4);
   gate[0] = -1e30f;  // gelu vanishes

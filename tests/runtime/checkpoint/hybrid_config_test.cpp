@@ -102,6 +102,17 @@ TEST(HybridConfig, MixturesOfExpertsAreReadOrRefusedByName) {
   const ModelConfig sliding = read(file);
   EXPECT_EQ(sliding.sliding_window, (std::vector<std::int64_t>{128, 0, 128, 0, 128, 0, 128, 0}));
   EXPECT_EQ(sliding.intermediate_size, 4 * 200);
+  EXPECT_TRUE(sliding.attention_sinks && sliding.output_bias && sliding.qkv_bias && sliding.experts.biases);
+  EXPECT_EQ(sliding.activation_limit, 7);
+  file["swiglu_limit"] = 5;
+  EXPECT_EQ(read(file).activation_limit, 5);
+  file["swiglu_alpha"] = 1.5;
+  expect_refused(file, "swiglu_alpha is 1.5");
+  file["swiglu_alpha"] = 1.702;
+  file["quantization_config"] = {{"quant_method", "mxfp4"}};
+  EXPECT_TRUE(read(file).notes.empty());
+  file["quantization_config"] = {{"quant_method", "gptq"}};
+  expect_refused(file, "quantization_config");
 }
 
 TEST(HybridConfig, ModelsMadeForDualChunkAttentionAreGoodForOneChunk) {

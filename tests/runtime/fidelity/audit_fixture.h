@@ -75,7 +75,7 @@ inline const f16* row_of(const gpu::CacheView& cache, int head, std::int64_t pos
   return cache.tail.rows + (head * cache.tail.capacity + slot) * 2 * cache.head_dim;
 }
 
-// The exact attention weights of one query head over every position.
+// The exact attention weights of one query head over every position; the sink has what they lack of one.
 inline std::vector<double> exact_weights(const gpu::CacheView& cache, int query_heads, const float* q, int query_head) {
   const int d = cache.head_dim;
   const int head = query_head / (query_heads / cache.kv_heads);
@@ -88,6 +88,7 @@ inline std::vector<double> exact_weights(const gpu::CacheView& cache, int query_
     weights.push_back(std::exp(logit / std::sqrt(double{static_cast<double>(d)})));
     sum += weights.back();
   }
+  if (cache.sinks != nullptr) sum += std::exp(double{cache.sinks[query_head]});
   for (double& weight : weights) weight /= sum;
   return weights;
 }

@@ -42,7 +42,7 @@ class AuditByHand : public StepObserver {
       weights.push_back(hayloft::testing::exact_weights(step.at.cache, step.at.query_heads, step.q, h));
       const int list = step.trace->lists == step.at.query_heads ? h : h / group;
       const std::set<std::int64_t> attended = attended_by(*step.trace, list);
-      double mass = 0;
+      double mass = 1 - std::accumulate(weights.back().begin(), weights.back().end(), 0.0);  // the sink's
       for (const std::int64_t position : attended) mass += weights.back()[static_cast<std::size_t>(position)];
       expected.mass.push_back(mass);
       double difference = 0;
@@ -96,7 +96,7 @@ class AuditByHand : public StepObserver {
 
 struct Case {
   const char* model;  // llama: 3 query heads a KV head; llama-linear-sharded: 1; llama-llama3: 2; smollm3: 3, and
-                      // sliding windows between its global layers
+                      // sliding windows between its global layers; gpt_oss: 2, and sinks
   offload::ColumnFormat columns;
   const char* method;
 };
@@ -155,7 +155,8 @@ INSTANTIATE_TEST_SUITE_P(
                       // Exactness must not come from the integer mirror.
                       Case{"llama", offload::ColumnFormat::int8, "sparq:r=2:k=40"},
                       Case{"llama-llama3", offload::ColumnFormat::int4, "topk:k=40"},
-                      Case{"smollm3", f16_columns, "sparq:r=2:k=24"}),
+                      Case{"smollm3", f16_columns, "sparq:r=2:k=24"}, Case{"gpt_oss", f16_columns, "sparq:r=4:k=24"},
+                      Case{"gpt_oss", f16_columns, "topk:k=20"}, Case{"gpt_oss", f16_columns, "h2o:k=40"}),
     test::by_value);
 
 TEST(Audit, FindsNothingAmissWithDenseAttention) {

@@ -28,9 +28,10 @@ struct Logits {
 };
 
 // One block per query head of the batch: its softmax from its partials, always in the same order, but for log_sum that
-// of ranked_by, where there is one. `selectable` is the number of chunks before the limit.
+// of ranked_by, where there is one. `selectable` is the number of chunks before the limit. sinks: CacheView's, of the
+// batch.
 __global__ __launch_bounds__(kSelectThreads) void normalise(Logits in, std::int64_t selectable, SoftmaxPart ranked_by,
-                                                            HeadSoftmax* out) {
+                                                            const float* sinks, HeadSoftmax* out) {
   __shared__ float scratch[kSelectThreads / kWarp + 1];
   constexpr float infinity = __builtin_inff();
   const std::int64_t chunks = in.store_chunks + in.tail_chunks;
@@ -42,6 +43,7 @@ __global__ __launch_bounds__(kSelectThreads) void normalise(Logits in, std::int6
     if (c < selectable) reach = fmaxf(reach, x);
   }
   max = block_max(max, scratch);
+  if (sinks) max = fmaxf(max, sinks[blockIdx.x]);
   reach = block_max(reach, scratch);
   float store = 0, tail = 0;
   for (std::int64_t c = threadIdx.x; c < chunks; c += kSelectThreads) {
@@ -52,6 +54,7 @@ __global__ __launch_bounds__(kSelectThreads) void normalise(Logits in, std::int6
   store = block_sum(store, scratch);
   tail = block_sum(tail, scratch);
   if (threadIdx.x != 0) return;
+  if (sinks) tail += expf(sinks[blockIdx.x] - max);
   const float sum = store + tail;
   const float by_max = ranked_by.max ? ranked_by.max[blockIdx.x] : max;
   const float by_sum = ranked_by.max ? ranked_by.sum[blockIdx.x] : sum;

@@ -323,7 +323,7 @@ class SparqSelector {
     const auto all = static_cast<unsigned>(lists);
     const std::int64_t chunks = chunks_of(args_.limit);
     launch("normalise", normalise, {all * static_cast<unsigned>(group_), kSelectThreads}, stream_, in, chunks,
-           ranked_by, softmax_);
+           ranked_by, cache_.sinks ? cache_.sinks + std::int64_t{first} * group_ : nullptr, softmax_);
     if (args_.k == 0) return in;
     passes_.clear_histograms();
     Keys keys{keys_, key_chunk_max_, stride(), partial_stride(), args_.limit};
