@@ -52,6 +52,7 @@ runtime::plan::Plan announce_plan(const Environment& environment, const PlannedR
   runtime::plan::PlanRequest request;
   request.config = environment.model->config();
   request.weights = runtime::weight_sizes(*runtime::Checkpoint::open(run.model), environment.weights);
+  request.experts = environment.experts;
   request.session = run.session;
   request.methods = run.methods;
   request.tokens = run.tokens;

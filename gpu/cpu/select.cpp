@@ -23,8 +23,8 @@ struct Normaliser {
       : max(static_cast<std::size_t>(query_heads), AttentionState{}.max), sum(static_cast<std::size_t>(query_heads)) {}
 };
 
-// The share of the tail, and of sinks, of the softmax over scores `weights` [Hq][padded(d)] . K: the approximate scores of SparQ are those
-// of a weight vector that is zero outside the chosen components.
+// The share of the tail, and of sinks, of the softmax over scores `weights` [Hq][padded(d)] . K: the approximate scores
+// of SparQ are those of a weight vector that is zero outside the chosen components.
 Normaliser sum_tail(const CacheView& cache, const std::vector<float>& weights, int query_heads,
                     const offload::Threads& threads) {
   const int group = query_heads / cache.kv_heads;

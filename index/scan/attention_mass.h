@@ -16,7 +16,7 @@ struct AttentionMass {
   const float* queries = nullptr;  // [n][d], already divided by sqrt(d)
   std::int64_t n = 0;
   const std::int64_t* visible = nullptr;  // [n] query i sees keys [0, visible[i]), one at least; ascending
-  const float* sinks = nullptr;  // [n] a logit beside those of the keys, whose share falls on none; null: none
+  const float* sinks = nullptr;           // [n] a logit beside those of the keys, whose share falls on none; null: none
 };
 
 // mass[t] += the sum over the queries of softmax(q . K over what the query sees)[t], for t below the last `visible`.

@@ -32,15 +32,16 @@ class Model:
 
     path: of the folder or file.
     weights: "stored", as the checkpoint has them; "f16"; or packed to 8 or 4 bits, "q8", "q4".
+    experts: of mixtures on a device with memory of its own: "device"; "near", the processor's; or "auto".
     positions: tokens that contexts will have, which a RoPE that depends on it (dynamic, longrope) is made for; 0: as many as
         the model was made for.
     machine: what computes; default_machine() where none is given.
     Raises Error in one line. Sessions keep their model alive.
     """
 
-    def __init__(self, path: str | PathLike, *, weights: str = "stored", positions: int = 0,
-                 machine: _core.Machine | None = None):
-        self._open = _core.OpenModel(machine or default_machine(), fspath(path), weights, positions)
+    def __init__(self, path: str | PathLike, *, weights: str = "stored", experts: str = "auto",
+                 positions: int = 0, machine: _core.Machine | None = None):
+        self._open = _core.OpenModel(machine or default_machine(), fspath(path), weights, experts, positions)
 
     @property
     def path(self) -> str:

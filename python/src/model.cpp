@@ -16,6 +16,14 @@ runtime::WeightForm weight_form(const std::string& text) {
   fail("weights '{}': must be one of stored, f16, q8, q4", text);
 }
 
+runtime::ExpertPlace expert_place(const std::string& text) {
+  using runtime::ExpertPlace;
+  for (const ExpertPlace place : {ExpertPlace::automatic, ExpertPlace::device, ExpertPlace::near}) {
+    if (text == runtime::name(place)) return place;
+  }
+  fail("experts '{}': must be one of auto, device, near", text);
+}
+
 // Messages and variables are JSON texts.
 std::string chat_prompt(const OpenModel& model, const std::string& messages, const std::string& variables, bool tools,
                         bool generation_prompt) {
@@ -48,11 +56,11 @@ py::dict config_dict(const runtime::ModelConfig& config) {
 }  // namespace
 
 OpenModel::OpenModel(std::shared_ptr<Machine> on, const std::filesystem::path& from, const std::string& weights,
-                     std::int64_t positions)
+                     const std::string& experts, std::int64_t positions)
     : machine(std::move(on)),
       path(from),
       tokenizer(runtime::load_tokenizer(path)),
-      model(path, *machine->backend, weight_form(weights)),
+      model(path, *machine->backend, weight_form(weights), {}, expert_place(experts)),
       arena(machine->make_arena()) {
   if (positions > 0) model.expect_positions(positions);
 }
@@ -67,9 +75,9 @@ void bind_model(py::module_& module) {
   const auto unlocked = py::call_guard<py::gil_scoped_release>();
   py::class_<OpenModel, std::shared_ptr<OpenModel>>(module, "OpenModel")
       .def(py::init([](std::shared_ptr<Machine> machine, const std::string& path, const std::string& weights,
-                       std::int64_t positions) {
+                       const std::string& experts, std::int64_t positions) {
         const py::gil_scoped_release released;
-        return std::make_shared<OpenModel>(std::move(machine), path, weights, positions);
+        return std::make_shared<OpenModel>(std::move(machine), path, weights, experts, positions);
       }))
       .def_property_readonly("path", [](const OpenModel& model) { return model.path.string(); })
       .def_property_readonly("config", [](const OpenModel& model) { return config_dict(model.model.config()); })

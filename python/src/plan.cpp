@@ -38,9 +38,7 @@ std::string plan(const Machine& machine, const std::string& model, const std::ve
   const gpu::DeviceMemory device = machine.backend->memory();
   if (device.budget_bytes > 0) request.device_budget = device.budget_bytes + device.overhead_bytes;
   request.available_bytes = machine.topology.available_bytes();
-  const std::uint64_t weights =
-      request.device_budget > 0 ? 0 : std::min(request.weights.bytes, request.available_bytes);
-  request.host_budget = machine.host_memory ? machine.host_memory : (request.available_bytes - weights) / 10 * 9;
+  request.host_budget = machine.host_memory ? machine.host_memory : plans::usual_host_budget(request);
   const std::optional<plans::MachineProfile> profile = plans::find_profile();
   const bool applies = profile && profile->threads == request.threads && profile->device == machine.backend->name();
   std::vector<plans::Plan> all;

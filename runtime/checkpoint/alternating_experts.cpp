@@ -8,12 +8,13 @@
 #include <vector>
 
 #include "offload/error.h"
+#include "runtime/checkpoint/checkpoint_formats.h"
 #include "runtime/checkpoint/safetensors.h"
 
 namespace hayloft::runtime {
 namespace {
 
-constexpr int group = 32;      // columns of a scale
+constexpr int group = 32;         // columns of a scale
 constexpr int codes = group / 2;  // bytes of their codes
 
 // One matrix among those of all experts: rows first, first + step, ... of an expert's `all`.
@@ -66,7 +67,8 @@ CheckpointTensor from_mxfp4(const ExpertMatrix& matrix, bool sizes_alone, const 
                             const std::byte* scales) {
   CheckpointTensor tensor;
   const std::int64_t groups = matrix.columns / group;
-  std::byte* to = make_room(gguf::TensorType::mxfp4, static_cast<std::size_t>(matrix.rows * groups * (codes + 1)), tensor);
+  std::byte* to =
+      make_room(gguf::TensorType::mxfp4, static_cast<std::size_t>(matrix.rows * groups * (codes + 1)), tensor);
   for (std::int64_t row = 0; row < matrix.rows && !sizes_alone; ++row) {
     const std::int64_t first = (matrix.expert * matrix.all() + matrix.first + row * matrix.step) * groups;
     for (std::int64_t at = first; at < first + groups; ++at, to += codes + 1) {
@@ -80,8 +82,8 @@ CheckpointTensor from_mxfp4(const ExpertMatrix& matrix, bool sizes_alone, const 
 }
 
 // Floats, of which each input's outputs lie together.
-CheckpointTensor from_columns(const ExpertMatrix& matrix, bool sizes_alone, gguf::TensorType type,
-                              std::size_t element, const std::byte* data) {
+CheckpointTensor from_columns(const ExpertMatrix& matrix, bool sizes_alone, gguf::TensorType type, std::size_t element,
+                              const std::byte* data) {
   CheckpointTensor tensor;
   const auto rows = static_cast<std::size_t>(matrix.rows), columns = static_cast<std::size_t>(matrix.columns);
   std::byte* const to = make_room(type, rows * columns * element, tensor);
@@ -89,8 +91,8 @@ CheckpointTensor from_columns(const ExpertMatrix& matrix, bool sizes_alone, gguf
   data += static_cast<std::size_t>(matrix.expert) * columns * all * element;
   for (std::size_t column = 0; column < columns && !sizes_alone; ++column) {
     for (std::size_t row = 0; row < rows; ++row) {
-      const std::size_t from = column * all + static_cast<std::size_t>(matrix.first) +
-                               row * static_cast<std::size_t>(matrix.step);
+      const std::size_t from =
+          column * all + static_cast<std::size_t>(matrix.first) + row * static_cast<std::size_t>(matrix.step);
       std::memcpy(to + (row * columns + column) * element, data + from * element, element);
     }
   }
@@ -129,7 +131,8 @@ std::optional<CheckpointTensor> alternating_expert(std::string_view name, const 
   }
   const std::string own = matrix->bias ? matrix->tensor + "_bias" : matrix->tensor;
   if (!folder.contains(own)) return std::nullopt;
-  const TensorView& view = matrix->bias ? folder.read(own, {experts, rows}) : folder.read(own, {experts, columns, rows});
+  const TensorView& view =
+      matrix->bias ? folder.read(own, {experts, rows}) : folder.read(own, {experts, columns, rows});
   const std::optional<gguf::TensorType> type = float_type(view.dtype);
   if (!type) fail("{}: tensor {} has dtype {}; it must be F32, F16 or BF16", folder.path(), own, view.dtype);
   const std::size_t element = *type == gguf::TensorType::f32 ? 4 : 2;

@@ -53,8 +53,8 @@ struct ExpertFields {
   std::string inner_field = "moe_intermediate_size";
   int inner = 0;
   ExpertShares shares = ExpertShares::of_chosen;
-  int shared_inner = 0;        // shared_expert_intermediate_size; 0: not read
-  bool some_dense = false;     // mlp_only_layers and decoder_sparse_step say of layers that they have none
+  int shared_inner = 0;     // shared_expert_intermediate_size; 0: not read
+  bool some_dense = false;  // mlp_only_layers and decoder_sparse_step say of layers that they have none
 };
 
 // A decoder-only transformer that departs from Llama in parts of ModelConfig: what it takes for granted where its

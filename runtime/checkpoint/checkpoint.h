@@ -53,8 +53,9 @@ class Checkpoint {
   // They are not among the unread.
   virtual std::vector<std::string> of_other_parts() const { return {}; }
 
-  // From now on what at() has to put together of a file may hold anything: its type and size are all that is wanted.
-  virtual void for_sizes_alone() {}
+  // Says whether, from now on, what at() has to put together of a file may hold anything, because its type and size are
+  // all that is wanted. Not so until it is called.
+  virtual void for_sizes_alone(bool /*alone*/) {}
 
   virtual std::string path() const = 0;  // of the file to name in messages
 };

@@ -24,7 +24,7 @@ class FolderCheckpoint final : public Checkpoint, private FolderTensors {
   std::vector<std::string> unread() const override;
   std::vector<std::string> of_other_parts() const override;
   std::string path() const override { return index_.string(); }
-  void for_sizes_alone() override { sizes_alone_ = true; }
+  void for_sizes_alone(bool alone) override { sizes_alone_ = alone; }
 
  private:
   const TensorView& read(const std::string& usual_name, std::initializer_list<std::int64_t> shape) override;
@@ -187,6 +187,13 @@ std::vector<std::string> FolderCheckpoint::of_other_parts() const {
 }
 
 }  // namespace
+
+std::optional<gguf::TensorType> float_type(std::string_view dtype) {
+  if (dtype == "F32") return gguf::TensorType::f32;
+  if (dtype == "F16") return gguf::TensorType::f16;
+  if (dtype == "BF16") return gguf::TensorType::bf16;
+  return std::nullopt;
+}
 
 std::unique_ptr<Checkpoint> open_folder_checkpoint(const std::filesystem::path& directory) {
   return std::make_unique<FolderCheckpoint>(directory);

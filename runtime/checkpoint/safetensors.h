@@ -4,14 +4,12 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "offload/host/mapped_file.h"
-#include "runtime/checkpoint/gguf/types.h"
 
 namespace hayloft::offload {
 class OutputFile;
@@ -49,9 +47,6 @@ class SafetensorsFile {
 // Checks and lists the tensors of a safetensors image in memory (the same checks; `name` is used in messages).
 std::map<std::string, TensorView, std::less<>> parse_safetensors(std::span<const std::byte> file,
                                                                  const std::string& name);
-
-// Returns the type of the name F32, F16 or BF16; nothing for others.
-std::optional<gguf::TensorType> float_type(std::string_view dtype);
 
 // Elements of a floating tensor (F64, F32, F16, BF16) as f32. Throws Error on another dtype.
 std::vector<float> to_f32(const TensorView& tensor, const std::string& name);

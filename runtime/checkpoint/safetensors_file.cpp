@@ -38,13 +38,6 @@ const TensorView& SafetensorsFile::at(std::string_view name) const {
   return tensor->second;
 }
 
-std::optional<gguf::TensorType> float_type(std::string_view dtype) {
-  if (dtype == "F32") return gguf::TensorType::f32;
-  if (dtype == "F16") return gguf::TensorType::f16;
-  if (dtype == "BF16") return gguf::TensorType::bf16;
-  return std::nullopt;
-}
-
 std::vector<float> to_f32(const TensorView& tensor, const std::string& name) {
   if (tensor.dtype == "F32") return convert<float>(tensor.data, [](float x) { return x; });
   if (tensor.dtype == "F16") return convert<f16>(tensor.data, [](f16 x) { return to_float(x); });

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/decode/hidden_states.h"
@@ -41,10 +42,43 @@ std::array<std::int64_t, 13> activation_widths(const ModelConfig& config) {
 
 constexpr std::int32_t no_layer = std::numeric_limits<std::int32_t>::max();  // has a NaN or an infinity
 
-std::uint64_t activation_bytes(const ModelConfig& config, int T) {
+// Likewise of Mixture, where it lies apart.
+std::array<std::int64_t, 7> mixture_widths(const ModelConfig& config) {
+  const std::int64_t hidden = config.hidden_size, inner = config.intermediate_size;
+  const auto widths = activation_widths(config);
+  return {hidden, inner, inner, hidden, widths[10], widths[11], widths[12]};
+}
+
+template <std::size_t N>
+std::uint64_t pieces_bytes(const std::array<std::int64_t, N>& widths, int T) {
   std::int64_t floats = 0;
-  for (const std::int64_t width : activation_widths(config)) floats += aligned_width(width * T);
+  for (const std::int64_t width : widths) floats += aligned_width(width * T);
   return static_cast<std::uint64_t>(floats) * sizeof(float);
+}
+std::uint64_t activation_bytes(const ModelConfig& config, int T) {
+  return pieces_bytes(activation_widths(config), T);
+}
+
+// Cuts memory into pieces of so many floats for each of T tokens, so that products read alike, however many tokens
+// there are.
+template <std::size_t N>
+std::array<float*, N> cut(float* memory, const std::array<std::int64_t, N>& widths, int T) {
+  std::array<float*, N> pieces{};
+  for (std::size_t i = 0; i < N; ++i) {
+    pieces[i] = memory;
+    memory += aligned_width(widths[i] * T);
+  }
+  return pieces;
+}
+
+// The processor's backend for mixtures of experts that are to lie beside it; null: they lie on the device.
+std::unique_ptr<gpu::Backend> near_backend(Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend,
+                                           WeightForm form, ExpertPlace place) {
+  const gpu::DeviceMemory memory = backend.memory();
+  if (config.experts.count == 0 || memory.budget_bytes == 0 || place == ExpertPlace::device) return nullptr;
+  const std::uint64_t left = memory.budget_bytes - std::min(memory.budget_bytes, memory.used_bytes);
+  if (place == ExpertPlace::automatic && !weight_sizes(checkpoint, form).near(place, left)) return nullptr;
+  return gpu::make_cpu_backend(backend.threads());
 }
 
 ModelConfig with_rope(ModelConfig config, const RopeOverrides& rope) {
@@ -63,18 +97,22 @@ gpu::ScratchShape scratch_shape(const ModelConfig& config, int T) {
   return {T, config.query_heads, config.head_dim, std::max({config.hidden_size, config.feed_forward_width(), values})};
 }
 
-Model::Model(Checkpoint& checkpoint, gpu::Backend& backend, WeightForm form, const RopeOverrides& rope)
+Model::Model(Checkpoint& checkpoint, gpu::Backend& backend, WeightForm form, const RopeOverrides& rope,
+             ExpertPlace experts)
     : config_(with_rope(checkpoint.config(), rope)),
       backend_(&backend),
-      weights_(load_weights(checkpoint, config_, backend, form)),
+      near_(near_backend(checkpoint, config_, backend, form, experts)),
+      weights_(load_weights(checkpoint, config_, backend, form, near_.get())),
       weight_sizes_(runtime::weight_sizes(weights_, config_)) {
+  if (near_) weight_sizes_ = weight_sizes_.with_near_experts();
   if (backend.products() == gpu::Products::exact || weights_.packed) return;
   fail("{}: products {}: its weights are not quantised; take exact products, or weights q8 or q4 besides",
        checkpoint.path(), gpu::name(backend.products()));
 }
 
-Model::Model(const std::filesystem::path& path, gpu::Backend& backend, WeightForm form, const RopeOverrides& rope)
-    : Model(*Checkpoint::open(path), backend, form, rope) {}
+Model::Model(const std::filesystem::path& path, gpu::Backend& backend, WeightForm form, const RopeOverrides& rope,
+             ExpertPlace experts)
+    : Model(*Checkpoint::open(path), backend, form, rope, experts) {}
 
 void Model::expect_positions(std::int64_t positions) {
   const std::vector<float> before = config_.global_table.inverse_frequency;
@@ -89,19 +127,19 @@ Model::Activations Model::prepare(Workspace& workspace, int T) const {
   const auto widths = activation_widths(config_);
   if (T > workspace.capacity) {
     workspace.memory = {};
+    workspace.near = {};
     workspace.capacity = 0;  // should there be none left
     workspace.memory = backend_->allocate(activation_bytes(config_, T), backend_->stream());
+    if (near_) workspace.near = near_->allocate(pieces_bytes(mixture_widths(config_), T), near_->stream());
     workspace.capacity = T;
   }
-  float* pieces[std::tuple_size_v<decltype(widths)>];
-  float* next = workspace.memory.as<float>();
-  for (std::size_t i = 0; i < std::size(widths); ++i) {
-    pieces[i] = next;
-    next +=
-        aligned_width(widths[i] * workspace.capacity);  // so that products read alike, however many tokens there are
+  const auto p = cut(workspace.memory.as<float>(), widths, workspace.capacity);
+  Mixture mixture{nullptr, p[6], p[7], p[8], p[10], p[11], p[12]};
+  if (near_) {
+    const auto n = cut(workspace.near.as<float>(), mixture_widths(config_), workspace.capacity);
+    mixture = {n[0], n[1], n[2], n[3], n[4], n[5], n[6]};
   }
-  return {pieces[0], pieces[1], pieces[2], pieces[3],  pieces[4],  pieces[5], pieces[6],
-          pieces[7], pieces[8], pieces[9], pieces[10], pieces[11], pieces[12]};
+  return {p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9], mixture};
 }
 
 void Model::forward(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, Want want,

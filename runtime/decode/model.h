@@ -36,6 +36,7 @@ struct Workspace {
   gpu::Buffer memory;
   gpu::Buffer logits;
   NanFlag flag;
+  gpu::Buffer near;  // of what the processor beside the device computes
   MethodScratch scratch;
   int capacity = 0;
   gpu::Buffer recurrent;  // of Model::verify: what recurrent layers were given of the tokens of a pass
@@ -78,12 +79,13 @@ struct ModelStep {
 // cache and workspace.
 class Model {
  public:
-  // Takes the checkpoint's weights to the backend; it is not needed afterwards. Throws Error.
+  // Takes the checkpoint's weights to the backend; it is not needed afterwards. Where a backend without memory of its
+  // own computes, experts have one place. Throws Error.
   Model(Checkpoint& checkpoint, gpu::Backend& backend, WeightForm form = WeightForm::stored,
-        const RopeOverrides& rope = {});
+        const RopeOverrides& rope = {}, ExpertPlace experts = ExpertPlace::automatic);
   // Reads a folder or GGUF file (Checkpoint::open).
   Model(const std::filesystem::path& path, gpu::Backend& backend, WeightForm form = WeightForm::stored,
-        const RopeOverrides& rope = {});
+        const RopeOverrides& rope = {}, ExpertPlace experts = ExpertPlace::automatic);
 
   // Before anything is read: contexts will have so many tokens. A RoPE that depends on it (dynamic, longrope) is made
   // for contexts as long as the model was made for until then. Not for saved contexts, which are all read that way.
@@ -92,6 +94,8 @@ class Model {
   const ModelConfig& config() const { return config_; }
   gpu::Backend& backend() const { return *backend_; }
   std::uint64_t weight_bytes() const { return weights_.bytes; }
+  // Returns the bytes of mixtures of experts that the processor beside the device computes; 0: there are none.
+  std::uint64_t near_expert_bytes() const { return near_ ? weights_.mixture_bytes : 0; }
   const WeightSizes& weight_sizes() const { return weight_sizes_; }
   const std::vector<std::string>& skipped() const { return weights_.skipped; }  // parts left out, a line each
   const std::vector<std::string>& notes() const { return weights_.notes; }  // what the user should know, a line each
@@ -131,6 +135,18 @@ class Model {
     Cache& cache;
     ~Uncommitted() { cache.abandon(); }
   };
+  // Those that mixtures of experts work in, in memory of the backend that computes them: a token's logits of the router
+  // and of the gate; its inputs to each of its experts; their outputs, and behind those of all tokens the outputs of
+  // the expert that all tokens share.
+  struct Mixture {
+    float* input;     // [T][hidden], where it is not what the layer gives
+    float* gate;      // [T used][inner], [T][shared inner]
+    float* up;        // likewise
+    float* delta;     // [T][hidden]
+    float* routed;    // [T][experts], and [T] behind [T][aligned_width(experts)]
+    float* gathered;  // [T used][hidden]
+    float* outputs;   // [T used][hidden], [T][hidden]
+  };
   // Pieces of the workspace, all f32; see the shapes. In a recurrent layer q holds inputs [T][channels], k and v hold
   // a and b [T][Hv], and mixed what comes of them, [T][values].
   struct Activations {
@@ -140,15 +156,11 @@ class Model {
     float* k;            // [T][Hkv d]
     float* v;            // [T][Hkv d]
     float* mixed;        // [T][Hq d], what attention returns
-    float* gate;         // [T][intermediate]; [T used][inner], [T][shared inner] of experts
+    float* gate;         // [T][intermediate]
     float* up;           // likewise
     float* delta;        // [T][hidden], added to the residual stream
     float* output_gate;  // [T][Hq d] where attention has gates; [T][values]
-    // These are there where layers have experts: a token's logits of the router and of the gate; its inputs to each of
-    // its experts; their outputs, and behind those of all tokens the outputs of the expert that all tokens share.
-    float* routed;          // [T][experts], and [T] behind [T][aligned_width(experts)]
-    float* gathered;        // [T used][hidden]
-    float* expert_outputs;  // [T used][hidden], [T][hidden]
+    Mixture mixture;
   };
   void check_ids(std::span<const std::int32_t> tokens) const;
   void clear_flag(NanFlag& flag) const;
@@ -185,7 +197,8 @@ class Model {
   void output(Workspace& workspace, const Activations& act, const float* hidden, int rows) const;
   void flag_logits(const float* logits, int rows, const NanFlag& flag) const;
   void mlp(int layer, const Activations& act, float* hidden, int rows) const;
-  void activate(const Activations& act, std::int64_t n) const;
+  int tokens_as_alone() const;  // gpu::Backend::tokens_multiplied_as_alone(), wherever it is multiplied
+  void activate(gpu::Backend& by, float* gate, const float* up, std::int64_t n) const;
   void mix_experts(int layer, const Activations& act, const float* input, int rows) const;
   void embed(const std::int32_t* tokens, int T, float* hidden) const;
   void scale(float* x, std::int64_t n, float factor) const;
@@ -196,6 +209,7 @@ class Model {
 
   ModelConfig config_;
   gpu::Backend* backend_;
+  std::unique_ptr<gpu::Backend> near_;  // that computes mixtures of experts; null: the other does
   Weights weights_;
   WeightSizes weight_sizes_;
 };

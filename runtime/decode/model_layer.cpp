@@ -231,15 +231,15 @@ void Model::flag_logits(const float* logits, int rows, const NanFlag& flag) cons
                            flag.device.as<std::int32_t>(), backend_->stream());
 }
 
-// Computes act.gate [n] = f(act.gate) * act.up.
-void Model::activate(const Activations& act, std::int64_t n) const {
+// Computes gate [n] = f(gate) * up.
+void Model::activate(gpu::Backend& by, float* gate, const float* up, std::int64_t n) const {
   switch (config_.activation) {
     case Activation::silu:
-      return backend_->silu_mul(act.gate, act.up, n, backend_->stream());
+      return by.silu_mul(gate, up, n, by.stream());
     case Activation::gelu_tanh:
-      return backend_->gelu_mul(act.gate, act.up, n, backend_->stream());
+      return by.gelu_mul(gate, up, n, by.stream());
     case Activation::clamped:
-      return backend_->clamped_mul(act.gate, act.up, n, config_.activation_limit, backend_->stream());
+      return by.clamped_mul(gate, up, n, config_.activation_limit, by.stream());
   }
 }
 
@@ -253,7 +253,7 @@ void Model::mlp(int layer, const Activations& act, float* hidden, int rows) cons
     const gpu::MatrixProduct products[] = {{input, rows, &w.gate, act.gate, w.gate_bias},
                                            {input, rows, &w.up, act.up, w.up_bias}};
     backend_->multiply_each(products, stream);
-    activate(act, std::int64_t{rows} * w.gate.rows);
+    activate(*backend_, act.gate, act.up, std::int64_t{rows} * w.gate.rows);
     backend_->matmul(act.gate, rows, w.down, w.down_bias, act.delta, stream);
   }
   add_residual(hidden, w.output_norm, act, rows);

@@ -5,11 +5,16 @@
 // One token each of several sequences.
 namespace hayloft::runtime {
 
+int Model::tokens_as_alone() const {
+  const int tokens = backend_->tokens_multiplied_as_alone();
+  return near_ ? std::min(tokens, near_->tokens_multiplied_as_alone()) : tokens;
+}
+
 void Model::forward_together(std::span<ModelStep> steps, Workspace& workspace) const {
   if (steps.empty()) return;
   const std::int64_t H = config_.hidden_size;
   const gpu::Stream stream = backend_->stream();
-  const std::size_t most = std::min(steps.size(), static_cast<std::size_t>(backend_->tokens_multiplied_as_alone()));
+  const std::size_t most = std::min(steps.size(), static_cast<std::size_t>(tokens_as_alone()));
   const auto fail_step = [](ModelStep& step) {
     step.failure = std::current_exception();
     step.cache->abandon();

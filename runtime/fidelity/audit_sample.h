@@ -44,8 +44,8 @@ class StepSample {
   offload::Store store_;
   offload::LayerView store_view_;  // of store_
   HostTail tail_;
-  std::vector<float> q_;    // [Hq][d]
-  std::vector<float> out_;  // [Hq][d]
+  std::vector<float> q_;      // [Hq][d]
+  std::vector<float> out_;    // [Hq][d]
   std::vector<float> sinks_;  // [Hq], or empty
   StepTrace trace_;
   std::int64_t k_;

@@ -124,6 +124,7 @@ constexpr double launches_of_selecting = 35, launches_of_strips = 2, launches_of
                  launches_of_recurrent = 18;
 constexpr double launches_of_further = 3;  // tokens of a pass: attention to the tail and to the store, and the merge
 constexpr double launch_ms = 0.003;
+constexpr double near_rate = 40;  // GB/s of the machine's memory: four fifths of two channels of DDR4-3200
 
 class Roofline {
  public:
@@ -141,10 +142,13 @@ class Roofline {
     stage.by_bound[longest] += ms[longest];
     for (std::size_t i = 0; i < ms.size(); ++i) stage.alone[i] += ms[i];
   }
+  void read_near(double bytes) {
+    if (bytes > 0) at("experts near", Basis::assumed).by_bound[4] += bytes / near_rate / 1e6;
+  }
   void launch(double kernels) { at("launches", Basis::assumed).by_bound[3] += kernels * launch_ms; }
 
   std::vector<PredictedStage> stages() const {
-    static constexpr const char* bounds[] = {"instructions", "memory", "link", "launch"};
+    static constexpr const char* bounds[] = {"instructions", "memory", "link", "launch", "host memory"};
     std::vector<PredictedStage> stages;
     for (const Sum& sum : stages_) {
       const auto most = std::max_element(sum.by_bound.begin(), sum.by_bound.end()) - sum.by_bound.begin();
@@ -159,7 +163,7 @@ class Roofline {
   struct Sum {
     std::string name;
     Basis basis = Basis::counted;      // the weakest of what was added
-    std::array<double, 4> by_bound{};  // ms of the kernels that it bounds
+    std::array<double, 5> by_bound{};  // ms of the kernels that it bounds
     std::array<double, 3> alone{};     // ms of all
   };
   Sum& at(const char* stage, Basis basis) {
@@ -300,6 +304,8 @@ std::vector<PredictedStage> predict_stages(const DecodeStep& step, const GpuCard
   }
   const auto read = static_cast<double>(step.weights.bytes_per_pass(step.tokens));
   roofline.add({"weights", multiplied * tokens, read, 0}, 1, Basis::counted);
+  roofline.read_near(static_cast<double>(step.weights.near_bytes_per_step) *
+                     std::min(tokens, step.weights.tokens_of_all_experts));
   const double recurrent = static_cast<double>(std::count(config.recurrent.begin(), config.recurrent.end(), true));
   const double selecting = launches_of_selecting + (step.by_strips > 0 ? launches_of_strips : 0);
   roofline.launch(layers * (selects ? selecting : launches_of_others) + recurrent * launches_of_recurrent +

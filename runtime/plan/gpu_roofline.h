@@ -30,7 +30,7 @@ const char* name(Basis basis);  // "counted", "scaled", "bytes", "assumed"
 struct PredictedStage {
   std::string stage;  // as Backend::stage_times() names it, or "states", "weights", "launches"
   double ms = 0;      // of one token, all layers together
-  std::string bound;  // "instructions", "memory", "link" or "launch": what most of the time goes into
+  std::string bound;  // "instructions", "memory", "link", "launch" or "host memory": what most of the time goes into
   // The time that each of them takes by itself, of which ms has the longest of every kernel.
   double instructions_ms = 0;
   double memory_ms = 0;

@@ -120,8 +120,8 @@ PlanMemory plan_memory(const PlanRequest& request) {
                         static_cast<std::uint64_t>(request.config.hidden_size) * sizeof(float);
   }
   memory.apart = request.device_budget > 0;
-  memory.embedding = memory.apart ? request.weights.host_bytes : 0;
-  memory.weights = request.weights.bytes - memory.embedding;
+  memory.host_weights = memory.apart ? placed_weights(request).host_bytes : 0;
+  memory.weights = request.weights.bytes - memory.host_weights;
   if (memory.apart) {
     const std::uint64_t pinned = store - std::min(store, memory.mapped);
     memory.scratch =
@@ -194,7 +194,9 @@ PlanTime predict(const PlanRequest& request, const offload::BlockLayout& layout,
     ms.tail += milliseconds(counters.total(Place::device), rates.tail);
   }
   // A state is read and written; both are streams, as weights are.
-  ms.weights = milliseconds(request.weights.bytes_per_step + state_bytes(config), profile.weight_stream);
+  const WeightSizes weights = placed_weights(request);
+  ms.weights = milliseconds(weights.bytes_per_step + state_bytes(config), profile.weight_stream);
+  ms.experts = milliseconds(weights.near_bytes_per_step, profile.near_read);
   ms.fixed = config.layers * profile.layer_overhead_us / 1000;
   return ms;
 }
@@ -285,7 +287,7 @@ PlannedMethod plan_method(const PlanRequest& request, const PlanMemory& memory, 
     if (expected.columns_held + expected.rows_held > 0) method.cache = expected;
   }
   if (request.card) {
-    DecodeStep step{&request.config, request.weights, by, method.counters, layout.columns, layout.row_format};
+    DecodeStep step{&request.config, placed_weights(request), by, method.counters, layout.columns, layout.row_format};
     if (method.cache) {
       step.columns_held = method.cache->columns_held, step.rows_held = method.cache->rows_held;
       step.by_strips = selected_by_strips(request, *made, *method.cache, cache);
@@ -308,8 +310,15 @@ std::int64_t longest_context(const ModelConfig& config, const CacheOptions& opti
   return std::min(longest, options.window + static_cast<std::int64_t>((blocks + 1) * B) - 1);
 }
 
+WeightSizes placed_weights(const PlanRequest& request) {
+  const std::uint64_t taken = gpu::cuda_context_bytes + gpu::cuda_workspace_bytes;
+  const std::uint64_t left = request.device_budget - std::min(request.device_budget, taken);
+  const bool near = request.device_budget > 0 && request.weights.near(request.experts, left);
+  return near ? request.weights.with_near_experts() : request.weights;
+}
+
 std::uint64_t usual_host_budget(const PlanRequest& request) {
-  const std::uint64_t weights = request.device_budget > 0 ? 0 : request.weights.bytes;
+  const std::uint64_t weights = request.device_budget > 0 ? placed_weights(request).host_bytes : request.weights.bytes;
   return (request.available_bytes - std::min(weights, request.available_bytes)) / 10 * 9;
 }
 

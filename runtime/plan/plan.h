@@ -20,7 +20,8 @@ namespace hayloft::runtime::plan {
 
 struct PlanRequest {
   ModelConfig config;
-  WeightSizes weights;
+  WeightSizes weights;                           // of all of them together
+  ExpertPlace experts = ExpertPlace::automatic;  // where mixtures of experts lie, beside a device
   SessionOptions session;
   std::vector<MethodOptions> methods;
   std::int64_t tokens = 0;            // of context
@@ -37,6 +38,9 @@ struct PlanRequest {
   std::optional<double> accepted = {};     // share of drafted tokens, 0 to 1, with which exact decoding is planned
 };
 
+// Returns the sizes as weights will lie: with experts near the processor where they will be.
+WeightSizes placed_weights(const PlanRequest& request);
+
 // Returns what a session has for its store when nobody says: nine tenths of what is free once the weights are there.
 std::uint64_t usual_host_budget(const PlanRequest& request);
 
@@ -49,17 +53,19 @@ struct PlanMemory {
   std::uint64_t states = 0;    // of recurrent layers: the context's, and a question's
   std::uint64_t workspace = 0;
   std::uint64_t weights = 0;
-  std::uint64_t embedding = 0;  // beside a device with memory of its own, which then is not in `weights`
-  std::uint64_t program = 0;    // libraries, the tokenizer's tables, what matrix products work in
-  std::uint64_t text = 0;       // and token ids
-  std::uint64_t scratch = 0;    // of a device: what operations take as they run, cuBLAS, and CUDA itself
-  bool apart = false;           // whether tails, workspace and weights lie on a device, outside the machine's memory
-  std::uint64_t mapped = 0;     // of the store, in a file: pages the system may drop, not counted in the total
-  std::uint64_t saved = 0;      // on disk, when the context is saved: at most
+  // Beside a device with memory of its own, which then are not in `weights`: the embedding, and experts near the
+  // processor.
+  std::uint64_t host_weights = 0;
+  std::uint64_t program = 0;  // libraries, the tokenizer's tables, what matrix products work in
+  std::uint64_t text = 0;     // and token ids
+  std::uint64_t scratch = 0;  // of a device: what operations take as they run, cuBLAS, and CUDA itself
+  bool apart = false;         // whether tails, workspace and weights lie on a device, outside the machine's memory
+  std::uint64_t mapped = 0;   // of the store, in a file: pages the system may drop, not counted in the total
+  std::uint64_t saved = 0;    // on disk, when the context is saved: at most
 
   std::uint64_t store() const { return rows + columns; }  // not mapped
   std::uint64_t total() const {                           // the most that is in the machine's memory at once
-    return store() + indices + embedding + program + text + (apart ? 0 : computing());
+    return store() + indices + host_weights + program + text + (apart ? 0 : computing());
   }
   std::uint64_t device() const { return apart ? computing() + scratch : 0; }  // and in the device's
   std::uint64_t computing() const { return tails + question + states + workspace + weights; }
@@ -72,10 +78,11 @@ struct PlanTime {
   double dense = 0;   // all rows of the store
   double tail = 0;    // the newest tokens, and the windows of sliding-window layers
   double weights = 0;
+  double experts = 0;  // near the processor, reading theirs
   double fixed = 0;    // calling the layers' operations
   double network = 0;  // between ranks, where it is given
 
-  double total() const { return search + rows + dense + tail + weights + fixed + network; }
+  double total() const { return search + rows + dense + tail + weights + experts + fixed + network; }
 };
 
 // Reading the whole context in one way.

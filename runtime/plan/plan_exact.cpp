@@ -19,7 +19,7 @@ double ms_of(const std::vector<PredictedStage>& stages) {
 // Returns what a pass that verifies so many tokens takes on the card.
 double pass_ms(const PlanRequest& request, const PlannedMethod& dense, int tokens) {
   const CacheOptions& cache = request.session.cache;
-  DecodeStep step{&request.config, request.weights, dense.attn, dense.counters, cache.columns, cache.rows};
+  DecodeStep step{&request.config, placed_weights(request), dense.attn, dense.counters, cache.columns, cache.rows};
   step.tokens = tokens;
   return ms_of(predict_stages(step, *request.card));
 }
@@ -28,7 +28,7 @@ double pass_ms(const PlanRequest& request, const PlannedMethod& dense, int token
 PlannedExact plan_drafts(const PlanRequest& request, const PlannedMethod& dense, const PlannedMethod* by, int most) {
   const bool device = request.device_budget > 0 || request.card;
   const DraftCosts costs =
-      draft_costs(request.config, request.weights, dense.counters, by ? &by->counters : nullptr, device);
+      draft_costs(request.config, placed_weights(request), dense.counters, by ? &by->counters : nullptr, device);
   PlannedExact exact;
   exact.drafted = tokens_worth_drafting(*request.accepted, costs, most);
   exact.tokens = tokens_of_pass(*request.accepted, exact.drafted);

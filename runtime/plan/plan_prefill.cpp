@@ -79,7 +79,9 @@ PlannedPrefill plan_strategy(const PlanRequest& request, const PrefillOptions& p
   session.prefill = prefill;
   const PrefillTraffic traffic = prefill_traffic(config, session, request.tokens);
   planned.moved = prefill.order == Order::layer ? traffic.layer_major : traffic.chunk_major;
-  if (profile) planned.seconds = prefill_seconds(request, planned, prefill, *profile);
+  // A profile of a device has no rate of the processor's products, which those of experts near it are.
+  const bool known = profile && placed_weights(request).near_bytes_per_step == 0;
+  if (known) planned.seconds = prefill_seconds(request, planned, prefill, *profile);
   return planned;
 }
 

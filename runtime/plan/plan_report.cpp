@@ -17,13 +17,20 @@ struct Term {
   const char* name;
   double PlanTime::*ms;
 };
-constexpr Term terms[] = {{"search", &PlanTime::search},  {"rows", &PlanTime::rows},       {"dense", &PlanTime::dense},
-                          {"tail", &PlanTime::tail},      {"weights", &PlanTime::weights}, {"fixed", &PlanTime::fixed},
-                          {"network", &PlanTime::network}};
+constexpr Term terms[] = {{"search", &PlanTime::search},   {"rows", &PlanTime::rows},
+                          {"dense", &PlanTime::dense},     {"tail", &PlanTime::tail},
+                          {"weights", &PlanTime::weights}, {"experts", &PlanTime::experts},
+                          {"fixed", &PlanTime::fixed},     {"network", &PlanTime::network}};
 
-// The network's is there where there are ranks.
-std::span<const Term> terms_of(const Plan& plan) {
-  return std::span(terms).first(std::size(terms) - (plan.ranks > 1 ? 0 : 1));
+// The network's is there where there are ranks, that of experts where they lie near the processor.
+std::vector<Term> terms_of(const Plan& plan) {
+  std::vector<Term> all(std::begin(terms), std::end(terms));
+  const auto is_zero = [&](const PlannedMethod& method) { return !method.ms || method.ms->experts == 0; };
+  if (std::ranges::all_of(plan.methods, is_zero)) {
+    std::erase_if(all, [](const Term& term) { return term.ms == &PlanTime::experts; });
+  }
+  if (plan.ranks == 1) all.pop_back();
+  return all;
 }
 
 std::uint64_t bytes_read(const Counters& counters) {
@@ -186,7 +193,7 @@ std::string plan_table(const Plan& plan) {
   };
   row("host: rows of K and V", memory.rows);
   row("host: columns of K", memory.columns);
-  if (memory.embedding > 0) row("host: embedding, read by rows", memory.embedding);
+  if (memory.host_weights > 0) row("host: embedding, and experts near the processor", memory.host_weights);
   if (memory.indices > 0) row("host: indices and other state of the methods", memory.indices);
   const char* where = memory.apart ? "device: " : "";
   row(fmt::format("{}tails, when the context has been read", where), memory.tails);
@@ -236,7 +243,7 @@ std::string plan_table(const Plan& plan) {
   for (const PlannedPrefill& prefill : plan.prefill) {
     text += fmt::format("| {} | {} | {} | {} |", prefill.strategy, format_flops(prefill.products),
                         format_flops(prefill.attention), format_bytes(prefill.moved));
-    if (prefill.seconds) text += fmt::format(" {} |", format_duration(*prefill.seconds));
+    if (timed) text += prefill.seconds ? fmt::format(" {} |", format_duration(*prefill.seconds)) : " |";
     text += "\n";
   }
   return text;
@@ -269,7 +276,7 @@ std::string plan_json(const std::vector<Plan>& plans) {
           {"states", plan.memory.states},
           {"workspace", plan.memory.workspace},
           {"weights", plan.memory.weights},
-          {"embedding", plan.memory.embedding},
+          {"host_weights", plan.memory.host_weights},
           {"program", plan.memory.program},
           {"text", plan.memory.text},
           {"total", plan.memory.total()},

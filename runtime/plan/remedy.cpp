@@ -11,8 +11,8 @@ namespace hayloft::runtime::plan {
 namespace {
 
 // A value of one option, and what taking it loses. Chunks lose time only; columns are looked at to choose, rows are
-// what is attended; int8 rows changed the next token in no step and int4 rows in one of ten (docs/rows.md). A sum of
-// cheaper changes stays below the next dearer one.
+// what is attended; int8 rows changed the next token in no step and int4 rows in one of ten (docs/rows.md). Experts
+// near the processor lose time. A sum of cheaper changes stays below the next dearer one.
 template <class T>
 struct Step {
   T value;
@@ -61,6 +61,13 @@ std::vector<Candidate> candidates(const PlanRequest& request, const std::vector<
     next.request.weights = other.sizes;
     all.push_back(std::move(next));
   }
+  constexpr Step<ExpertPlace> near_processor[] = {{ExpertPlace::near, 4}};
+  widen(all, near_processor, [](Candidate& c, ExpertPlace place) {
+    if (placed_weights(c.request).mixture_bytes == 0 || c.request.device_budget == 0) return false;
+    c.request.experts = place;
+    add_option(c.options, fmt::format("--experts {}", name(place)));
+    return true;
+  });
   widen(all, column_steps(), [](Candidate& c, offload::ColumnFormat format) {
     offload::ColumnFormat& own = c.request.session.cache.columns;
     const int cost = traits_of(own).remedy_cost;

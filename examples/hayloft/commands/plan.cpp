@@ -112,6 +112,7 @@ class PlanCommand : public Command {
   void check() override {
     if (model_.empty() == (shape_.layers == 0)) fail("plan needs a model: either -m DIR or --shape");
     request_.methods = attention_.methods(request_.session.cache.columns);
+    request_.experts = machine_.experts;
     request_.session.cache.block_tokens = machine_.block_tokens;
     if (ranks_ > most_ranks) fail("--ranks {}: at most {}", ranks_, most_ranks);
     request_.session.cache.shard.ranks = ranks_;

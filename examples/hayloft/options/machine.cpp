@@ -149,7 +149,15 @@ void add_weights_option(CLI::App& app, MachineOptions& options) {
       "while they are read",
       [&](WeightForm weights) { options.weights = weights; })
       ->default_str("stored");
-  advanced(app, Section::model, {"--weights"});
+  using runtime::ExpertPlace;
+  add_choice<ExpertPlace>(
+      app, "--experts",
+      {{"auto", ExpertPlace::automatic}, {"device", ExpertPlace::device}, {"near", ExpertPlace::near}},
+      "cuda: mixtures of experts in the device's memory, or near, in the machine's and multiplied by its processor; "
+      "auto takes near where the weights leave the device less than an eighth of its memory",
+      [&](ExpertPlace experts) { options.experts = experts; })
+      ->default_str("auto");
+  advanced(app, Section::model, {"--weights", "--experts"});
 }
 
 void add_products_option(CLI::App& app, MachineOptions& options) {

@@ -21,6 +21,7 @@ struct MachineOptions {
   std::uint64_t host_memory = 0;  // bytes for K and V; 0: what is free, less a tenth
   int block_tokens = 4096;        // 0, which cannot be asked for: a command chooses by the length of a context
   runtime::WeightForm weights = runtime::WeightForm::stored;
+  runtime::ExpertPlace experts = runtime::ExpertPlace::automatic;
   gpu::Products products = gpu::Products::exact;
   bool verbose = false;
   std::string profile;  // a file; empty: the one that hayloft link keeps
@@ -34,8 +35,9 @@ void add_machine_options(CLI::App& app, MachineOptions& options);
 // methods read.
 enum class DeviceCache : std::uint8_t { automatic, off };
 void add_device_cache_options(CLI::App& app, MachineOptions& options, DeviceCache otherwise = DeviceCache::automatic);
-void add_profile_option(CLI::App& app, MachineOptions& options);   // --profile
-void add_weights_option(CLI::App& app, MachineOptions& options);   // --weights, of commands that take a model
+void add_profile_option(CLI::App& app, MachineOptions& options);  // --profile
+// --weights and --experts, of commands that take a model
+void add_weights_option(CLI::App& app, MachineOptions& options);
 void add_products_option(CLI::App& app, MachineOptions& options);  // --products, of commands that answer
 void add_rows_option(CLI::App& app, offload::RowFormat& rows);     // --rows
 // --columns and --rows

@@ -121,6 +121,7 @@ Environment::Environment(const MachineOptions& options)
     : kv_host(options.cuda.kv_host),
       verbose(options.verbose),
       weights(options.weights),
+      experts(options.experts),
       link(chosen_link(options)),
       device_cache{options.cuda.column_cache_bytes, options.cuda.row_cache_bytes},
       threads(thread_count(options)),
@@ -136,9 +137,15 @@ Environment::Environment(const MachineOptions& options, const std::filesystem::p
                          const runtime::RopeOverrides& rope)
     : Environment(options) {
   tokenizer = std::make_unique<runtime::Tokenizer>(runtime::load_tokenizer(model_path));
-  model = std::make_unique<runtime::Model>(model_path, *backend, options.weights, rope);
+  model = std::make_unique<runtime::Model>(model_path, *backend, options.weights, rope, options.experts);
   arena = std::make_unique<offload::Arena>(topology, arena_options(options, *backend));
   for (const std::string& line : model->notes()) note("note: {}\n", line);
+  if (model->near_expert_bytes() > 0 && options.experts == runtime::ExpertPlace::automatic) {
+    note(
+        "note: {} of experts stay in the machine's memory, for its processor: the device has no room for them beside "
+        "a context; --experts near says nothing of it, --experts device insists\n",
+        format_bytes(model->near_expert_bytes()));
+  }
   if (std::filesystem::is_directory(model_path)) {
     for (const std::string& line : runtime::tokenizer_config_notes(model_path, *tokenizer)) note("note: {}\n", line);
   }
@@ -188,7 +195,8 @@ void agree_on_rates(std::span<runtime::MethodOptions> methods, const Environment
 std::string weights_digest(const Environment& environment, const std::filesystem::path& model) {
   if (!over_ranks()) return {};
   const runtime::Fingerprint print = runtime::fingerprint(model, environment.model->config().rope_overrides);
-  return fmt::format("{:02x} {}", fmt::join(print, ""), runtime::name(environment.weights));
+  return fmt::format("{:02x} {}{}", fmt::join(print, ""), runtime::name(environment.weights),
+                     environment.model->near_expert_bytes() > 0 ? " experts near" : "");
 }
 
 bool say_idle_gpu(const gpu::NoDevice& why) {

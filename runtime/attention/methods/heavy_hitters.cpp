@@ -152,9 +152,9 @@ void HeavyHitters::gather_mass(Layer& layer, const float* q, std::int64_t n, con
         const float* const from = q + ((i / group) * shape_.query_heads + h * group + i % group) * d;
         for (int c = 0; c < d; ++c) *to++ = from[c] * scale;
       }
-      index::add_attention_mass({columns.data(), stride, d, queries.data(), n * group, visible.data(),
-                                 own.empty() ? nullptr : own.data()},
-                                host_->threads(), layer.heads[static_cast<std::size_t>(h)].mass);
+      index::add_attention_mass(
+          {columns.data(), stride, d, queries.data(), n * group, visible.data(), own.empty() ? nullptr : own.data()},
+          host_->threads(), layer.heads[static_cast<std::size_t>(h)].mass);
     }
   });
 }

@@ -53,7 +53,8 @@ constexpr std::array<Renamed, 3> whole_in_layer = {{
     {"linear_attn.A_log", "ssm_a"},
     {"linear_attn.dt_bias", "ssm_dt.bias"},
 }};
-// The norm behind attention is that before the MLP where there are no others; hybrids and gpt-oss name it for its place.
+// The norm behind attention is that before the MLP where there are no others; hybrids and gpt-oss name it for its
+// place.
 constexpr std::array<Renamed, 1> norms_before = {{{"post_attention_layernorm", "ffn_norm"}}};
 constexpr std::array<Renamed, 1> norms_by_place = {{{"post_attention_layernorm", "post_attention_norm"}}};
 constexpr std::array<Renamed, 3> norms_after = {{

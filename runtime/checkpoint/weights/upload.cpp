@@ -66,10 +66,30 @@ bool quantise_tile(const CheckpointTensor& tensor, std::span<const std::byte* co
 }  // namespace
 
 WeightUpload::WeightUpload(Checkpoint* checkpoint, WeightForm form, gpu::DType type, gpu::Backend* backend,
-                           Weights& weights, const std::optional<gpu::Packing>& packing)
-    : checkpoint_(checkpoint), form_(form), type_(type), packing_(packing), backend_(backend), weights_(weights) {
+                           Weights& weights, const std::optional<gpu::Packing>& packing, gpu::Backend* near)
+    : checkpoint_(checkpoint),
+      form_(form),
+      type_(type),
+      packing_(packing),
+      backend_(backend),
+      near_(near),
+      weights_(weights) {
   if (backend_) stream_ = backend_->stream();
-  if (checkpoint_ && !backend_) checkpoint_->for_sizes_alone();
+  if (checkpoint_) checkpoint_->for_sizes_alone(backend_ == nullptr);
+}
+
+WeightUpload::OfMixture::OfMixture(WeightUpload& upload)
+    : upload_(upload), backend_(upload.backend_), before_(upload.weights_.bytes) {
+  if (upload.near_ == nullptr) return;
+  upload.backend_ = upload.near_;
+  upload.stream_ = upload.near_->stream();
+}
+
+WeightUpload::OfMixture::~OfMixture() {
+  upload_.weights_.mixture_bytes += upload_.weights_.bytes - before_;
+  if (upload_.near_ == nullptr) return;
+  upload_.backend_ = backend_;
+  upload_.stream_ = backend_->stream();
 }
 
 void WeightUpload::finish() {
@@ -81,7 +101,7 @@ gpu::Matrix WeightUpload::table(const std::string& name, int rows, int cols) {
   on_host_ = !backend_ || backend_->memory().budget_bytes > 0;
   const std::uint64_t before = weights_.bytes;
   gpu::Matrix table = matrix(name, rows, cols);
-  if (on_host_) weights_.host_bytes = weights_.bytes - before;
+  if (on_host_) weights_.host_bytes += weights_.bytes - before;
   table.on_host = on_host_;
   on_host_ = false;
   return table;

@@ -20,9 +20,24 @@ namespace hayloft::runtime {
 // thread safe; the checkpoint's methods and this one's throw Error naming tensor and file.
 class WeightUpload {
  public:
-  // packing: of the matrices of a model that is not there, instead of `type`.
+  // packing: of the matrices of a model that is not there, instead of `type`. near: where mixtures of experts go, in
+  // place of the backend; may be null.
   WeightUpload(Checkpoint* checkpoint, WeightForm form, gpu::DType type, gpu::Backend* backend, Weights& weights,
-               const std::optional<gpu::Packing>& packing = std::nullopt);
+               const std::optional<gpu::Packing>& packing = std::nullopt, gpu::Backend* near = nullptr);
+
+  // While it lives, what is taken is of a mixture of experts.
+  class OfMixture {
+   public:
+    explicit OfMixture(WeightUpload& upload);
+    OfMixture(const OfMixture&) = delete;
+    OfMixture& operator=(const OfMixture&) = delete;
+    ~OfMixture();
+
+   private:
+    WeightUpload& upload_;
+    gpu::Backend* backend_;
+    std::uint64_t before_;
+  };
 
   // Whatever was handed over has reached the device.
   void finish();
@@ -67,6 +82,7 @@ class WeightUpload {
   gpu::DType type_;
   std::optional<gpu::Packing> packing_;
   gpu::Backend* backend_;
+  gpu::Backend* near_;
   Weights& weights_;
   gpu::Stream stream_;
   bool on_host_ = false;                   // whether what is uploaded stays there

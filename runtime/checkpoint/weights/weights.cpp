@@ -23,13 +23,37 @@ std::uint64_t WeightSizes::bytes_per_pass(int T) const {
   return bytes_per_step + static_cast<std::uint64_t>(further * static_cast<double>(expert_bytes_per_step));
 }
 
+WeightSizes WeightSizes::with_near_experts() const {
+  WeightSizes sizes = *this;
+  sizes.host_bytes += mixture_bytes;
+  sizes.bytes_per_step -= mixture_bytes_per_step;
+  sizes.near_bytes_per_step = mixture_bytes_per_step;
+  sizes.expert_bytes_per_step = 0;
+  for (std::size_t bits = 0; bits < mixture_weights_per_step.size(); ++bits) {
+    sizes.weights_per_step[bits] -= mixture_weights_per_step[bits];
+  }
+  sizes.mixture_bytes = sizes.mixture_bytes_per_step = 0;
+  sizes.mixture_weights_per_step = {};
+  return sizes;
+}
+
+bool WeightSizes::near(ExpertPlace place, std::uint64_t left) const {
+  if (mixture_bytes == 0 || place == ExpertPlace::device) return false;
+  return place == ExpertPlace::near || bytes - host_bytes > left / 8 * 7;
+}
+
 WeightSizes weight_sizes(const Weights& weights, const ModelConfig& config) {
   WeightSizes sizes{weights.bytes, weights.host_bytes};
-  const auto multiplied = [&](const gpu::Matrix& matrix, double share_read) {
+  sizes.mixture_bytes = weights.mixture_bytes;
+  const auto multiplied = [&](const gpu::Matrix& matrix, double share_read, bool in_mixture = false) {
     const auto elements = static_cast<double>(matrix.rows) * matrix.cols;
     const auto bytes = static_cast<std::uint64_t>(share_read * static_cast<double>(gpu::bytes_of(matrix)));
+    const auto read = static_cast<std::uint64_t>(share_read * elements);
     sizes.bytes_per_step += bytes;
-    sizes.weights_per_step[matrix.packing.bits] += static_cast<std::uint64_t>(share_read * elements);
+    sizes.weights_per_step[matrix.packing.bits] += read;
+    if (!in_mixture) return bytes;
+    sizes.mixture_bytes_per_step += bytes;
+    sizes.mixture_weights_per_step[matrix.packing.bits] += read;
     return bytes;
   };
   multiplied(weights.output, 1);
@@ -37,13 +61,15 @@ WeightSizes weight_sizes(const Weights& weights, const ModelConfig& config) {
   const Experts& experts = config.experts;
   if (experts.count > 0) sizes.tokens_of_all_experts = static_cast<double>(experts.count) / experts.used;
   for (const LayerWeights& w : weights.layers) {
-    for (const gpu::Matrix& matrix : {w.q, w.k, w.v, w.o, w.output_gate, w.delta.inputs, w.delta.step, w.delta.rate,
-                                      w.gate, w.up, w.down, w.experts.router, w.experts.shared_gate}) {
+    for (const gpu::Matrix& matrix : {w.q, w.k, w.v, w.o, w.output_gate, w.delta.inputs, w.delta.step, w.delta.rate}) {
       multiplied(matrix, 1);
+    }
+    for (const gpu::Matrix& matrix : {w.gate, w.up, w.down, w.experts.router, w.experts.shared_gate}) {
+      multiplied(matrix, 1, !w.experts.gate.empty());
     }
     for (const auto* matrices : {&w.experts.gate, &w.experts.up, &w.experts.down}) {
       for (const gpu::Matrix& matrix : *matrices) {
-        sizes.expert_bytes_per_step += multiplied(matrix, 1 / sizes.tokens_of_all_experts);
+        sizes.expert_bytes_per_step += multiplied(matrix, 1 / sizes.tokens_of_all_experts, true);
       }
     }
   }
@@ -148,6 +174,7 @@ LayerWeights layer_weights(int index, const ModelConfig& config, WeightUpload& u
     layer.output_norm = norm(prefix + "post_feedforward_layernorm.weight", hidden);
   }
   if (config.experts.in(index)) {
+    const WeightUpload::OfMixture near(upload);
     take_experts(mlp, config, upload, layer);
     return layer;
   }
@@ -226,9 +253,10 @@ void refuse_unread(const Checkpoint& checkpoint, const ModelConfig& config) {
 
 // `checkpoint` may be null when there is no backend; `type` is that of its matrices then.
 Weights take_weights(Checkpoint* checkpoint, WeightForm form, gpu::DType type, const ModelConfig& config,
-                     gpu::Backend* backend, const std::optional<gpu::Packing>& packing = std::nullopt) {
+                     gpu::Backend* backend, const std::optional<gpu::Packing>& packing = std::nullopt,
+                     gpu::Backend* near = nullptr) {
   Weights weights;
-  WeightUpload upload(checkpoint, form, type, backend, weights, packing);
+  WeightUpload upload(checkpoint, form, type, backend, weights, packing, near);
   const bool tied = !own_output(checkpoint, config, weights);
   const char* const table = embedding_tensor(checkpoint, config);
   weights.embedding = tied ? upload.matrix(table, config.vocab_size, config.hidden_size)
@@ -257,8 +285,14 @@ const char* name(WeightForm form) {
   return names[static_cast<std::size_t>(form)];
 }
 
-Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend, WeightForm form) {
-  Weights weights = take_weights(&checkpoint, form, {}, config, &backend);
+const char* name(ExpertPlace place) {
+  constexpr const char* names[] = {"auto", "device", "near"};
+  return names[static_cast<std::size_t>(place)];
+}
+
+Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend, WeightForm form,
+                     gpu::Backend* near) {
+  Weights weights = take_weights(&checkpoint, form, {}, config, &backend, {}, near);
   weights.notes.insert(weights.notes.begin(), config.notes.begin(), config.notes.end());
   offload::check_mapped_files();
   return weights;

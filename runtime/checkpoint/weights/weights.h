@@ -29,11 +29,11 @@ struct DeltaWeights {
 // The weights of a mixture of experts. Beside it, gate, up and down of the layer are those of the expert that every
 // token goes through, where there is one.
 struct ExpertWeights {
-  gpu::Matrix router;                 // [experts][hidden]
-  std::vector<gpu::Matrix> gate, up;  // [experts]: [inner][hidden]
-  std::vector<gpu::Matrix> down;      // [experts]: [hidden][inner]
-  gpu::Matrix shared_gate;            // [1][hidden]: what weights the expert of all
-  const float* router_bias = nullptr;                           // [experts]
+  gpu::Matrix router;                                            // [experts][hidden]
+  std::vector<gpu::Matrix> gate, up;                             // [experts]: [inner][hidden]
+  std::vector<gpu::Matrix> down;                                 // [experts]: [hidden][inner]
+  gpu::Matrix shared_gate;                                       // [1][hidden]: what weights the expert of all
+  const float* router_bias = nullptr;                            // [experts]
   std::vector<const float*> gate_bias, up_bias, down_bias = {};  // [experts], or empty: [inner] twice, [hidden]
 };
 
@@ -79,7 +79,8 @@ struct Weights {
   std::vector<std::string> skipped;  // parts of the checkpoint that are none of the language model's, likewise
 
   std::shared_ptr<std::byte> host_table;  // the embedding, where it stays in host memory
-  std::uint64_t host_bytes = 0;           // of `bytes`, what a device with memory of its own leaves there
+  std::uint64_t host_bytes = 0;           // of `bytes`, the embedding's where a device with memory of its own leaves it
+  std::uint64_t mixture_bytes = 0;        // of `bytes`, those of mixtures of experts, routers and all
 };
 
 // Says how matrices lie in memory: as the checkpoint has them, quantised ones packed (gpu/packed.h); all in f16; or
@@ -88,10 +89,17 @@ struct Weights {
 enum class WeightForm : std::uint8_t { stored, f16, q8, q4 };
 const char* name(WeightForm form);  // as --weights takes it
 
-// Takes every tensor that `config`, the checkpoint's, calls for to the device. Throws Error naming tensor and file:
-// missing, truncated, wrong type, wrong shape.
+// Says where mixtures of experts lie and are computed beside a device that has memory of its own: in that, or in the
+// machine's by its processor, so that activations alone cross the link; `automatic`: on the device where all weights
+// leave it an eighth of its memory.
+enum class ExpertPlace : std::uint8_t { automatic, device, near };
+const char* name(ExpertPlace place);  // as --experts takes it
+
+// Takes every tensor that `config`, the checkpoint's, calls for to the device, those of mixtures of experts to `near`
+// where there is one, whose memory is the machine's. Throws Error naming tensor and file: missing, truncated, wrong
+// type, wrong shape.
 Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend,
-                     WeightForm form = WeightForm::stored);
+                     WeightForm form = WeightForm::stored, gpu::Backend* near = nullptr);
 
 // Says how much memory weights take, and how much of it each decoded token reads.
 struct WeightSizes {
@@ -104,12 +112,23 @@ struct WeightSizes {
   // own, go through all of them (Experts::count / Experts::used).
   std::uint64_t expert_bytes_per_step = 0;
   double tokens_of_all_experts = 1;
+  // Of mixtures of experts: of bytes, bytes_per_step and weights_per_step.
+  std::uint64_t mixture_bytes = 0;
+  std::uint64_t mixture_bytes_per_step = 0;
+  std::array<std::uint64_t, 9> mixture_weights_per_step{};
+  // What a processor beside a device reads of them for each token, which is then no part of the numbers above.
+  std::uint64_t near_bytes_per_step = 0;
+
+  // Returns the same with the mixtures near the processor.
+  WeightSizes with_near_experts() const;
+  // Returns whether mixtures lie there, beside a device that has so many bytes left for weights.
+  bool near(ExpertPlace place, std::uint64_t left) const;
 
   // Returns the bytes of matrices that one pass of T tokens reads, each matrix once: with experts at most, as if the
   // tokens chose others as long as there are any.
   std::uint64_t bytes_per_pass(int T) const;
 };
-// Returns the sizes of weights that are there, those of a model of that shape.
+// Returns the sizes of weights that are there, those of a model of that shape, as if all of them lay together.
 WeightSizes weight_sizes(const Weights& weights, const ModelConfig& config);
 // Returns what load_weights will take, from the file headers alone.
 WeightSizes weight_sizes(Checkpoint& checkpoint, WeightForm form = WeightForm::stored);

@@ -109,7 +109,8 @@ TEST_F(CpuSinks, CountInAlpha) {
   for (std::size_t h = 0; h < without.size(); ++h) {
     ASSERT_GT(with[h], without[h]);
     const double once = (with[h] - without[h]) / (1 - with[h]), again = (larger[h] - without[h]) / (1 - larger[h]);
-    ASSERT_NEAR(again / once, std::exp(1.0), 1e-3);  // alphas are good to some eps, and their differences above a hundredth
+    ASSERT_NEAR(again / once, std::exp(1.0),
+                1e-3);  // alphas are good to some eps, and their differences above a hundredth
   }
 }
 

@@ -28,10 +28,12 @@ struct Tested {
   const char* model;
   offload::ColumnFormat columns = offload::ColumnFormat::f16;
   offload::RowFormat rows = offload::RowFormat::f16;
+  runtime::ExpertPlace experts = runtime::ExpertPlace::automatic;
 };
 
 std::ostream& operator<<(std::ostream& out, const Tested& tested) {
   out << tested.model << " " << offload::name(tested.columns);
+  if (tested.experts == runtime::ExpertPlace::near) out << " experts near";
   return tested.rows == offload::RowFormat::f16 ? out : out << " rows " << offload::name(tested.rows);
 }
 
@@ -39,7 +41,9 @@ class ModelOnCuda : public CudaTest, public ::testing::WithParamInterface<Tested
  protected:
   struct Side {
     Side(gpu::Backend& backend, const offload::ArenaOptions& memory, const runtime::SessionOptions& options)
-        : arena(topology, memory), model(golden_models() / GetParam().model, backend), session(model, arena, options) {}
+        : arena(topology, memory),
+          model(golden_models() / GetParam().model, backend, {}, {}, GetParam().experts),
+          session(model, arena, options) {}
 
     offload::Topology topology;
     offload::Arena arena;
@@ -179,6 +183,39 @@ TEST_P(ModelOnCuda, ShowsThePromptsQueriesToWhoKeepsHeavyHitters) {
   EXPECT_TRUE(near(on_cuda->session.set_method(h2o).step(7), expected, 0x1p-9 * largest(expected)));
 }
 
+TEST_P(ModelOnCuda, HasExpertsWhereItIsTold) {
+  const bool near = GetParam().experts == runtime::ExpertPlace::near;
+  EXPECT_EQ(on_cuda->model.near_expert_bytes() > 0, near);
+  EXPECT_EQ(on_cpu->model.near_expert_bytes(), 0U);  // there is one place
+  const std::uint64_t before = cuda->memory().used_bytes;
+  const Model other(golden_models() / GetParam().model, *cuda, {}, {}, runtime::ExpertPlace::device);
+  // The other has on the device what this one has near the processor.
+  EXPECT_GE(cuda->memory().used_bytes - before + (std::uint64_t{1} << 20), other.weight_bytes());
+  EXPECT_EQ(other.weight_bytes(), on_cuda->model.weight_bytes());
+}
+
+// Several sequences at once, each to the bit as alone, wherever its experts are computed.
+TEST_P(ModelOnCuda, DecodesSequencesTogetherAsAlone) {
+  const std::vector<std::int32_t> tokens = random_tokens(60, 8);
+  std::vector<Session> together, alone;
+  for (auto* sessions : {&together, &alone}) {
+    for (std::size_t i = 0; i < 5; ++i) {
+      sessions->push_back(on_cuda->session.fork());
+      sessions->back().append(std::span(tokens).first(3 + 5 * i));
+    }
+  }
+  std::vector<Session::Step> steps(together.size());
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    steps[i].session = &together[i];
+    steps[i].token = tokens[40 + i];
+  }
+  Session::step_together(steps);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    ASSERT_FALSE(steps[i].failure) << i;
+    EXPECT_EQ(steps[i].logits, alone[i].step(tokens[40 + i])) << i;
+  }
+}
+
 TEST_P(ModelOnCuda, ReadsAPromptAsTheCpuDoes) {
   const auto tokens = random_tokens(100, 6);
   on_cpu->session.append(tokens);
@@ -194,7 +231,14 @@ INSTANTIATE_TEST_SUITE_P(Architectures, ModelOnCuda,
                                            Tested{"qwen2"}, Tested{"qwen3"}, Tested{"smollm3"}, Tested{"gemma3"},
                                            Tested{"qwen3_5"}, Tested{"qwen3_5-listed"}, Tested{"phi3"},
                                            Tested{"granite"}, Tested{"olmo2"}, Tested{"qwen3_moe"},
-                                           Tested{"qwen3_5_moe"}),
+                                           Tested{"qwen3_5_moe"}, Tested{"gpt_oss"}, Tested{"gpt_oss-mxfp4"}),
+                         test::by_value);
+constexpr Tested near_processor(const char* model) {
+  return {model, offload::ColumnFormat::f16, offload::RowFormat::f16, runtime::ExpertPlace::near};
+}
+INSTANTIATE_TEST_SUITE_P(ExpertsNear, ModelOnCuda,
+                         ::testing::Values(near_processor("qwen3_moe"), near_processor("qwen3_moe-dense"),
+                                           near_processor("qwen3_5_moe"), near_processor("gpt_oss")),
                          test::by_value);
 INSTANTIATE_TEST_SUITE_P(Formats, ModelOnCudaByColumns,
                          ::testing::Values(Tested{"llama", offload::ColumnFormat::int8},

@@ -9,6 +9,8 @@
 #include "gpu/make_backend.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/context/ingest.h"
+#include "runtime/plan/gpu_cards.h"
+#include "runtime/plan/remedy.h"
 #include "tests/runtime/plan/planned.h"
 #include "tests/support/golden_models.h"
 #include "tests/support/hybrid_model.h"
@@ -189,12 +191,51 @@ TEST(PlanOfAShape, FitsALlama3On16GiBWith4BitWeightsAndItsEmbeddingBesideThem) {
     request.tokens = tokens;
     const Plan plan = make_plan(request, nullptr);
     EXPECT_EQ(plan.shortfall, "");
-    EXPECT_EQ(plan.memory.embedding, std::uint64_t{128256} * 4096 * 5 / 8);  // 4 bits, and scale and minimum for 32
-    EXPECT_EQ(plan.memory.weights, request.weights.bytes - plan.memory.embedding);
+    EXPECT_EQ(plan.memory.host_weights, std::uint64_t{128256} * 4096 * 5 / 8);  // 4 bits, and scale and minimum for 32
+    EXPECT_EQ(plan.memory.weights, request.weights.bytes - plan.memory.host_weights);
     EXPECT_LT(plan.memory.device(), std::uint64_t{8} << 30);
     EXPECT_NE(plan_table(plan).find("left on the device"), std::string::npos);
   }
   request.device_budget = 0;  // the machine's memory is the device's
+  EXPECT_EQ(make_plan(request, nullptr).memory.weights, request.weights.bytes);
+}
+
+// Qwen3-30B-A3B, in 4 bits: 48 layers, 128 experts of 768, of which a token goes through 8.
+TEST(PlanOfAShape, ExpertsNearTheProcessorLeaveTheDeviceToTheContext) {
+  PlanRequest request;
+  request.config = config_of_shape({48, 32, 4, 128});
+  request.config.hidden_size = 2048;
+  request.config.experts = {.count = 128, .used = 8, .inner = 768};
+  request.config.intermediate_size = 8 * 768;
+  request.weights = weight_sizes(request.config, gpu::DType::f16, WeightForm::q4);
+  request.device_budget = std::uint64_t{16} << 30;
+  request.available_bytes = request.host_budget = std::uint64_t{64} << 30;
+  request.session.cache.rows = offload::RowFormat::int8;
+  request.tokens = std::int64_t{256} << 10;
+  request.methods = {parse_method("sparq", {})};
+  request.card = parse_card("rtx4060");
+  request.experts = ExpertPlace::device;
+  const Plan there = make_plan(request, nullptr);
+  EXPECT_NE(there.shortfall, "");
+  EXPECT_NE(remedy(request, {}).change.find("--experts near"), std::string::npos) << remedy(request, {}).change;
+  for (const ExpertPlace place : {ExpertPlace::automatic, ExpertPlace::near}) {
+    request.experts = place;
+    const Plan plan = make_plan(request, nullptr);
+    EXPECT_EQ(plan.shortfall, "");
+    EXPECT_EQ(plan.memory.weights + plan.memory.host_weights, request.weights.bytes);
+    EXPECT_EQ(plan.memory.weights, there.memory.weights - request.weights.mixture_bytes);
+    const std::uint64_t matrices = std::uint64_t{48} * 128 * 3 * 768 * 2048 * 5 / 8;
+    EXPECT_NEAR(static_cast<double>(request.weights.mixture_bytes), static_cast<double>(matrices),
+                0.02 * static_cast<double>(matrices));  // and routers of 16 bits
+    const WeightSizes placed = placed_weights(request);
+    EXPECT_EQ(placed.bytes_per_step + placed.near_bytes_per_step, request.weights.bytes_per_step);
+    EXPECT_NE(plan_table(plan).find("experts near"), std::string::npos);
+  }
+  request.device_budget = std::uint64_t{64} << 30;  // where there is room they are on the device
+  request.experts = ExpertPlace::automatic;
+  EXPECT_EQ(placed_weights(request).near_bytes_per_step, 0U);
+  request.device_budget = 0;
+  request.experts = ExpertPlace::near;
   EXPECT_EQ(make_plan(request, nullptr).memory.weights, request.weights.bytes);
 }
 

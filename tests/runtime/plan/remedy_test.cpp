@@ -72,7 +72,7 @@ TEST(UsualBudget, IsNineTenthsOfWhatTheWeightsLeave) {
   EXPECT_EQ(usual_host_budget(request), (request.available_bytes - request.weights.bytes) / 10 * 9);
   EXPECT_EQ(make_plan(request, nullptr).host_budget, usual_host_budget(request));
   request.device_budget = 24 * GiB;
-  EXPECT_EQ(usual_host_budget(request), request.available_bytes / 10 * 9);
+  EXPECT_EQ(usual_host_budget(request), (request.available_bytes - request.weights.host_bytes) / 10 * 9);
   request.device_budget = 0;
   request.available_bytes = 1;
   EXPECT_EQ(usual_host_budget(request), 0u);
