@@ -25,8 +25,11 @@ namespace hayloft::runtime::serve {
 struct EngineOptions {
   SessionOptions session;  // chunk_tokens: how long one prompt may keep the others waiting
   SharedMethod method;     // that answers are decoded with
-  std::optional<DraftOptions> drafts =
-      {};                           // of `dense`: several tokens a pass, in answers that ask for nothing besides
+  // Of `dense`: several tokens a pass, in answers that ask for nothing besides.
+  std::optional<DraftOptions> drafts = {};
+  // Drafts only while a single answer is decoded, which shares no reading with others, and from its 9th token on: a
+  // text of a million tokens takes a second until it can be copied from.
+  bool drafts_for_one = false;
   int parallel = 8;                 // requests read and decoded in turns
   int queue = 64;                   // that wait for a place; more are refused
   std::int64_t longest = 0;         // tokens of prompt and answer together; 0: no limit but memory

@@ -122,7 +122,8 @@ std::vector<Engine::SharedJob> Engine::decode(const std::vector<SharedJob>& answ
       gone = left(*job);
       if (gone) return;
       turns.push_back({job, job->session().here().counters(), std::nullopt});
-      if (options_.drafts && job->drafts_alone()) {
+      const bool pays = !options_.drafts_for_one || (answers.size() == 1 && job->usage().completion_tokens > 8);
+      if (options_.drafts && pays && job->drafts_alone()) {
         const DraftFigures before = job->draft_figures();
         turns.back().passed = job->decode_pass(*options_.method, *options_.drafts);
         own_.drafts += job->draft_figures() - before;

@@ -118,6 +118,7 @@ bool Job::decode_pass(const Method& method, const DraftOptions& drafts) {
     drafting_.emplace(drafts);
     drafting_->read(text_of_context);
     drafting_->read(request_.tokens);
+    drafting_->read(answer_);
   }
   std::optional<FinishReason> reason;
   drafting_->next(session, sampler_, request_.max_tokens - static_cast<int>(answer_.size()), [&](std::int32_t token) {
@@ -172,6 +173,7 @@ std::vector<TextRun> Job::runs_of(std::int32_t token, const std::string& shown) 
 }
 
 bool Job::accept(std::int32_t token, TokenChoice choice) {
+  if (drafting_) drafting_->read({&token, 1});
   const std::optional<FinishReason> reason = take(token, std::move(choice));
   return reason && finish(*reason);
 }

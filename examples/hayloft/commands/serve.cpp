@@ -118,6 +118,7 @@ class ServeCommand : public Command {
     if (model_.empty()) fail("a model is needed: --model DIR or FILE.gguf");
     method_ = attention_.one_method("serve", engine_.session.cache.columns);
     engine_.drafts = exact_.drafts(*app_, method_);
+    copies_ = !engine_.drafts && method_.name == "dense" && app_->count("--draft") == 0;
     engine_.session.cache.block_tokens = machine_.block_tokens;
     runtime::Sampler sampler(sampling_);  // names the option that is out of range
     std::error_code error;
@@ -145,6 +146,10 @@ class ServeCommand : public Command {
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, model_};
     const runtime::serve::Contexts contexts(contexts_);
     require_verifying(engine_.drafts, *environment.backend);
+    if (copies_ && !over_ranks() && environment.backend->tokens_verified_at_once(1) > 1) {
+      engine_.drafts.emplace();
+      engine_.drafts_for_one = true;
+    }
     engine_.method = runtime::make_method(method_, environment.model->config().head_dim);
     if (first_rank()) {
       answer_requests(source, contexts);
@@ -262,6 +267,7 @@ class ServeCommand : public Command {
   runtime::SamplerOptions sampling_;
   AttentionOptions attention_;
   ExactChoices exact_;
+  bool copies_ = false;  // whether a lone answer of `dense` may be drafted by copies from its text
   MachineOptions machine_;
   runtime::RopeOverrides rope_;
   std::uint64_t saved_prompts_ = std::uint64_t{4} << 30;

@@ -41,6 +41,38 @@ TEST_F(EngineTest, DraftedAnswersOfSeveralClientsAreThoseOfSingleSteps) {
   EXPECT_EQ(answers[0], answers[1]);
 }
 
+// Two answers are decoded together, and the longer one goes on alone, with drafts, to the same text.
+TEST_F(EngineTest, ALoneAnswerIsDraftedToTheTextThatItHasAnyway) {
+  request_.echo = false;
+  request_.logprobs = -1;
+  std::vector<std::vector<std::int32_t>> answers[2];
+  for (const bool drafted : {false, true}) {
+    EngineOptions options = options_;
+    options.drafts_for_one = true;
+    if (drafted) {
+      options.drafts.emplace();
+      options.drafts->costs = DraftCosts{0.05, 0.05};
+    }
+    Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options);
+    std::vector<std::shared_ptr<Client>> clients;
+    for (const int tokens : {20, 90}) {
+      GenerationRequest request = request_;
+      request.max_tokens = tokens;
+      clients.push_back(std::make_shared<Client>());
+      engine.submit(request, clients.back());
+    }
+    for (const auto& client : clients) {
+      client->ended.get_future().wait();
+      answers[drafted ? 1 : 0].push_back(tokens(*client));
+    }
+    const DraftFigures figures = engine.figures().drafts;
+    EXPECT_EQ(figures.tokens > 0, drafted);
+    EXPECT_LE(figures.tokens, 90 - 9);
+    EXPECT_EQ(answers[drafted ? 1 : 0][1].size(), 90U);
+  }
+  EXPECT_EQ(answers[0], answers[1]);
+}
+
 TEST_F(EngineTest, ASessionOfAContextThatHasBeenReplacedIsNotKept) {
   const test::TemporaryFolder folder;
   const Contexts contexts(folder.path());
