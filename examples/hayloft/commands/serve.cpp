@@ -146,7 +146,7 @@ class ServeCommand : public Command {
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, model_};
     const runtime::serve::Contexts contexts(contexts_);
     require_verifying(engine_.drafts, *environment.backend);
-    if (copies_ && !over_ranks() && environment.backend->tokens_verified_at_once(1) > 1) {
+    if (copies_ && environment.backend->tokens_verified_at_once(1) > 1) {
       engine_.drafts.emplace();
       engine_.drafts_for_one = true;
     }

@@ -154,11 +154,14 @@ Environment::Environment(const MachineOptions& options, const std::filesystem::p
   const runtime::ModelConfig& config = model->config();
   const int recurrent = config.count(runtime::LayerKind::recurrent);
   const runtime::Experts& experts = config.experts;
-  note("model: {}, {} layers ({} global{}), {} query heads, {} KV heads of {}{}, weights {}\n", config.architecture,
+  note("model: {}, {} layers ({} global{}), {} query heads, {} KV heads of {}{}, weights {}{}\n", config.architecture,
        config.layers, config.global_layers(), recurrent > 0 ? fmt::format(", {} recurrent", recurrent) : "",
        config.query_heads, config.kv_heads, config.head_dim,
        experts.count > 0 ? fmt::format(", {} of {} experts", experts.used, experts.count) : "",
-       format_bytes(model->weight_bytes()));
+       format_bytes(model->weight_bytes()),
+       model->near_expert_bytes() > 0
+           ? fmt::format(", {} of them experts near the processor", format_bytes(model->near_expert_bytes()))
+           : "");
 }
 
 runtime::MethodOptions with_rates(runtime::MethodOptions method, const Environment& environment,

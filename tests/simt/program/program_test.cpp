@@ -49,6 +49,21 @@ TEST(ProgramOnADevice, AnswersANeedleRunAsOnTheCpu) {
   EXPECT_TRUE(cpu["device_memory"].is_null());
 }
 
+TEST(ProgramOnADevice, LeavesExpertsToTheProcessorAndAnswersTheSame) {
+  const std::string model = (fs::path(HAYLOFT_SOURCE_DIR) / "tests/golden/gguf/qwen3moe.gguf").string();
+  const auto generate = [&](const std::string& device, const std::string& experts) {
+    return run_program({"generate", "-m", model, "-p", "a needle in hay", "-n", "6", "--temp", "0", "--verbose",
+                        "--device", device, "--experts", experts});
+  };
+  const Outcome cpu = generate("cpu", "auto"), near = generate("cuda", "near"), there = generate("cuda", "device");
+  EXPECT_EQ(near.exit_code, 0) << near.err;
+  EXPECT_EQ(near.out, cpu.out);
+  EXPECT_EQ(there.out, cpu.out);
+  EXPECT_NE(near.err.find("of them experts near the processor"), std::string::npos) << near.err;
+  EXPECT_EQ(there.err.find("near the processor"), std::string::npos) << there.err;
+  EXPECT_EQ(cpu.err.find("near the processor"), std::string::npos) << cpu.err;
+}
+
 TEST(ProgramOnADevice, IsListedByItsPlaceOnTheBusWithWhatMemoryIsFree) {
   const Outcome outcome = run_program({"--list-devices"});
   EXPECT_TRUE(std::regex_search(outcome.out, std::regex("^cpu   .*; [0-9.]+ [MGT]iB of the memory can be taken\\n"
