@@ -14,8 +14,8 @@
 namespace hayloft::runtime {
 namespace {
 
-constexpr int group = 32;         // columns of a scale
-constexpr int codes = group / 2;  // bytes of their codes
+constexpr int mxfp4_columns = 32;                    // of a scale
+constexpr int mxfp4_code_bytes = mxfp4_columns / 2;  // of their codes
 
 // One matrix among those of all experts: rows first, first + step, ... of an expert's `all`.
 struct ExpertMatrix {
@@ -66,16 +66,16 @@ std::byte* make_room(gguf::TensorType type, std::size_t bytes, CheckpointTensor&
 CheckpointTensor from_mxfp4(const ExpertMatrix& matrix, bool sizes_alone, const std::byte* blocks,
                             const std::byte* scales) {
   CheckpointTensor tensor;
-  const std::int64_t groups = matrix.columns / group;
-  std::byte* to =
-      make_room(gguf::TensorType::mxfp4, static_cast<std::size_t>(matrix.rows * groups * (codes + 1)), tensor);
+  const std::int64_t groups = matrix.columns / mxfp4_columns;
+  std::byte* to = make_room(gguf::TensorType::mxfp4,
+                            static_cast<std::size_t>(matrix.rows * groups * (mxfp4_code_bytes + 1)), tensor);
   for (std::int64_t row = 0; row < matrix.rows && !sizes_alone; ++row) {
     const std::int64_t first = (matrix.expert * matrix.all() + matrix.first + row * matrix.step) * groups;
-    for (std::int64_t at = first; at < first + groups; ++at, to += codes + 1) {
+    for (std::int64_t at = first; at < first + groups; ++at, to += mxfp4_code_bytes + 1) {
       to[0] = scales[at];
-      const std::byte* const from = blocks + at * codes;
+      const std::byte* const from = blocks + at * mxfp4_code_bytes;
       const auto code = [&](int i) { return (i % 2 == 0 ? from[i / 2] : from[i / 2] >> 4) & std::byte{15}; };
-      for (int i = 0; i < codes; ++i) to[1 + i] = code(i) | code(i + codes) << 4;
+      for (int i = 0; i < mxfp4_code_bytes; ++i) to[1 + i] = code(i) | code(i + mxfp4_code_bytes) << 4;
     }
   }
   return tensor;
@@ -119,11 +119,12 @@ std::optional<CheckpointTensor> alternating_expert(std::string_view name, const 
   const std::int64_t experts = config.experts.count, rows = matrix->all(), columns = matrix->columns;
   const std::string blocks = matrix->tensor + "_blocks", scales = matrix->tensor + "_scales";
   if (!matrix->bias && folder.contains(blocks)) {
-    if (columns % group != 0) {
-      fail("{}: tensor {}: MXFP4 comes in groups of {}, and rows have {}", folder.path(), blocks, group, columns);
+    if (columns % mxfp4_columns != 0) {
+      fail("{}: tensor {}: MXFP4 comes in groups of {}, and rows have {}", folder.path(), blocks, mxfp4_columns,
+           columns);
     }
-    const TensorView& of_codes = folder.read(blocks, {experts, rows, columns / group, codes});
-    const TensorView& of_scales = folder.read(scales, {experts, rows, columns / group});
+    const TensorView& of_codes = folder.read(blocks, {experts, rows, columns / mxfp4_columns, mxfp4_code_bytes});
+    const TensorView& of_scales = folder.read(scales, {experts, rows, columns / mxfp4_columns});
     for (const TensorView* view : {&of_codes, &of_scales}) {
       if (view->dtype != "U8") fail("{}: tensor {} has dtype {}; it must be U8", folder.path(), blocks, view->dtype);
     }

@@ -12,18 +12,22 @@ constexpr std::array<std::string_view, 13> names = {
 
 }  // namespace
 
-bool names_end_of_turn(std::string_view text) {
-  return std::find(names.begin(), names.end(), text) != names.end();
-}
-
-std::vector<std::int32_t> end_of_turn_tokens(const Tokenizer& tokenizer) {
+std::vector<std::int32_t> end_of_turn_tokens(const std::function<std::int32_t(std::string_view name)>& special) {
   std::vector<std::int32_t> ids;
+  const bool several_messages = special("<|return|>") >= 0 && special("<|call|>") >= 0;
   for (const std::string_view name : names) {
-    const std::int32_t id = tokenizer.token(name);
-    if (id >= 0 && tokenizer.is_special(id)) ids.push_back(id);
+    const std::int32_t id = special(name);
+    if (id >= 0 && !(several_messages && name == "<|end|>")) ids.push_back(id);
   }
   std::sort(ids.begin(), ids.end());
   return ids;
+}
+
+std::vector<std::int32_t> end_of_turn_tokens(const Tokenizer& tokenizer) {
+  return end_of_turn_tokens([&](std::string_view name) {
+    const std::int32_t id = tokenizer.token(name);
+    return id >= 0 && tokenizer.is_special(id) ? id : -1;
+  });
 }
 
 }  // namespace hayloft::runtime

@@ -121,7 +121,6 @@ Environment::Environment(const MachineOptions& options)
     : kv_host(options.cuda.kv_host),
       verbose(options.verbose),
       weights(options.weights),
-      experts(options.experts),
       link(chosen_link(options)),
       device_cache{options.cuda.column_cache_bytes, options.cuda.row_cache_bytes},
       threads(thread_count(options)),

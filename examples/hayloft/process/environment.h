@@ -45,7 +45,6 @@ struct Environment {
   gpu::KvHost kv_host;   // as asked for
   bool verbose = false;  // likewise
   runtime::WeightForm weights = runtime::WeightForm::stored;
-  runtime::ExpertPlace experts = runtime::ExpertPlace::automatic;
   gpu::LinkChoice link;                     // as a CUDA device is told; never automatic
   runtime::plan::CacheBudget device_cache;  // likewise
   // Prints at once what the backend had to say: that memory could not be pinned.

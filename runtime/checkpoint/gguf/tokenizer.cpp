@@ -1,6 +1,7 @@
 #include "runtime/checkpoint/gguf/tokenizer.h"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -234,14 +235,20 @@ std::vector<std::pair<std::string, std::string>> special_tokens(const Metadata& 
 
 std::vector<std::int32_t> end_tokens(const Metadata& metadata) {
   const Vocabulary vocabulary(metadata);
-  std::set<std::int32_t> ids;
-  for (const char* name : {"eos", "eot", "eom"}) {
-    if (const auto id = vocabulary.special(name)) ids.insert(*id);
-  }
+  std::map<std::string_view, std::int32_t> control;
   for (std::size_t id = 0; id < vocabulary.texts.size(); ++id) {
-    if (vocabulary.is(id, TokenType::control) && names_end_of_turn(vocabulary.texts[id])) {
-      ids.insert(static_cast<std::int32_t>(id));
-    }
+    if (vocabulary.is(id, TokenType::control)) control[vocabulary.texts[id]] = static_cast<std::int32_t>(id);
+  }
+  const auto find = [&](std::string_view name) {
+    const auto found = control.find(name);
+    return found == control.end() ? -1 : found->second;
+  };
+  const std::vector<std::int32_t> named = end_of_turn_tokens(find);
+  std::set<std::int32_t> ids(named.begin(), named.end());
+  const std::int32_t of_message = find("<|end|>");  // which files of gpt-oss may call their eot
+  for (const char* name : {"eos", "eot", "eom"}) {
+    const auto id = vocabulary.special(name);
+    if (id && (*id != of_message || ids.contains(*id) || name == std::string_view("eos"))) ids.insert(*id);
   }
   return {ids.begin(), ids.end()};
 }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <stdexcept>
@@ -122,6 +123,19 @@ TEST_F(ConversationTest, GoesOnBehindAContext) {
 
 TEST_F(ConversationTest, KnowsTheTokensThatEndATurn) {
   EXPECT_EQ(end_of_turn_tokens(tokenizer_), std::vector<std::int32_t>{tokenizer_.token("<|end_of_text|>")});
+}
+
+// gpt-oss writes several messages in a turn, each ended by <|end|>, which ends a turn of Phi's.
+TEST(EndOfTurn, IsNotTheEndOfOneOfSeveralMessages) {
+  const auto tokens = [](std::vector<std::string_view> known) {
+    return end_of_turn_tokens([known](std::string_view name) {
+      const auto found = std::ranges::find(known, name);
+      return found == known.end() ? -1 : static_cast<std::int32_t>(found - known.begin());
+    });
+  };
+  EXPECT_EQ(tokens({"<|end|>", "<|endoftext|>"}), (std::vector<std::int32_t>{0, 1}));
+  EXPECT_EQ(tokens({"<|end|>", "<|return|>", "<|call|>"}), (std::vector<std::int32_t>{1, 2}));
+  EXPECT_EQ(tokens({"<|end|>", "<|return|>"}), (std::vector<std::int32_t>{0, 1}));
 }
 
 }  // namespace

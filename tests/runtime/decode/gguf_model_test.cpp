@@ -67,6 +67,31 @@ INSTANTIATE_TEST_SUITE_P(Architectures, GgufModel,
                                            "qwen3_5_moe", "gpt_oss-mxfp4"),
                          test::by_value);
 
+class GgufEnds : public GgufModel {};
+
+TEST_F(GgufEnds, OfATurnAreNotThoseOfItsMessages) {
+  const auto ends = [&](const char* last) {
+    test::GgufImage image;
+    image.set("general.architecture", "gpt-oss");
+    for (const char* name : {"block_count", "attention.head_count", "attention.head_count_kv", "expert_count",
+                             "expert_used_count", "expert_feed_forward_length"}) {
+      image.set(std::string("gpt-oss.") + name, 4);
+    }
+    image.set("gpt-oss.embedding_length", 64);
+    image.set("gpt-oss.context_length", 4096);
+    image.set("gpt-oss.attention.layer_norm_rms_epsilon", 1e-6f);
+    image.set("tokenizer.ggml.model", "gpt2");
+    image.set("tokenizer.ggml.tokens", std::vector<std::string>{"a", "<|end|>", "<|return|>", last});
+    image.set("tokenizer.ggml.token_type", std::vector<std::int32_t>{1, 3, 3, 3});
+    image.set("tokenizer.ggml.eos_token_id", std::uint32_t{2});
+    image.set("tokenizer.ggml.eot_token_id", std::uint32_t{1});
+    image.tensor("token_embd.weight", {64, 4}, 0, std::string(4 * 64 * 4, 0));
+    return Checkpoint::open(folder_.write("m.gguf", image.bytes()))->config().eos_tokens;
+  };
+  EXPECT_EQ(ends("<|call|>"), (std::vector<std::int32_t>{2, 3}));
+  EXPECT_EQ(ends("b"), (std::vector<std::int32_t>{1, 2}));
+}
+
 class RealGgufModel : public GgufModel {};
 
 // No copy of a quantised matrix: norms alone are wider in memory than in the file.
