@@ -183,7 +183,9 @@ TEST_P(ModelOnCuda, ShowsThePromptsQueriesToWhoKeepsHeavyHitters) {
   EXPECT_TRUE(near(on_cuda->session.set_method(h2o).step(7), expected, 0x1p-9 * largest(expected)));
 }
 
-TEST_P(ModelOnCuda, HasExpertsWhereItIsTold) {
+using ModelWithExpertsOnCuda = ModelOnCuda;
+
+TEST_P(ModelWithExpertsOnCuda, HasExpertsWhereItIsTold) {
   const bool near = GetParam().experts == runtime::ExpertPlace::near;
   EXPECT_EQ(on_cuda->model.near_expert_bytes() > 0, near);
   EXPECT_EQ(on_cpu->model.near_expert_bytes(), 0U);  // there is one place
@@ -195,7 +197,7 @@ TEST_P(ModelOnCuda, HasExpertsWhereItIsTold) {
 }
 
 // Several sequences at once, each to the bit as alone, wherever its experts are computed.
-TEST_P(ModelOnCuda, DecodesSequencesTogetherAsAlone) {
+TEST_P(ModelWithExpertsOnCuda, DecodesSequencesTogetherAsAlone) {
   const std::vector<std::int32_t> tokens = random_tokens(60, 8);
   std::vector<Session> together, alone;
   for (auto* sessions : {&together, &alone}) {
@@ -237,8 +239,11 @@ constexpr Tested near_processor(const char* model) {
   return {model, offload::ColumnFormat::f16, offload::RowFormat::f16, runtime::ExpertPlace::near};
 }
 INSTANTIATE_TEST_SUITE_P(ExpertsNear, ModelOnCuda,
-                         ::testing::Values(near_processor("qwen3_moe"), near_processor("qwen3_moe-dense"),
-                                           near_processor("qwen3_5_moe"), near_processor("gpt_oss")),
+                         ::testing::Values(near_processor("qwen3_5_moe"), near_processor("gpt_oss")), test::by_value);
+INSTANTIATE_TEST_SUITE_P(Experts, ModelWithExpertsOnCuda,
+                         ::testing::Values(Tested{"qwen3_moe"}, Tested{"gpt_oss-mxfp4"},
+                                           near_processor("qwen3_moe-dense"), near_processor("qwen3_5_moe"),
+                                           near_processor("gpt_oss")),
                          test::by_value);
 INSTANTIATE_TEST_SUITE_P(Formats, ModelOnCudaByColumns,
                          ::testing::Values(Tested{"llama", offload::ColumnFormat::int8},
