@@ -55,11 +55,12 @@ void read_activation(const JsonFields& fields, const Architecture& architecture,
   }
 }
 
-// Of quantised checkpoints those of gpt_oss are read, whose experts are in MXFP4.
+// Refuses quantised checkpoints but those of gpt_oss, whose experts are in MXFP4.
 void refuse_quantised(const JsonFields& fields, const std::string& architecture) {
   const nlohmann::json* const found = fields.find("quantization_config");
   if (!found) return;
-  if (architecture == "gpt_oss" && found->is_object() && found->value("quant_method", "") == "mxfp4") return;
+  const bool mxfp4 = found->is_object() && found->contains("quant_method") && found->at("quant_method") == "mxfp4";
+  if (architecture == "gpt_oss" && mxfp4) return;
   fail("{}: quantization_config is set; hayloft reads checkpoints in f32, f16 and bf16, and gpt_oss in mxfp4",
        fields.where());
 }
@@ -174,6 +175,7 @@ ModelConfig read_config(const std::filesystem::path& directory) {
   const JsonFields fields(text ? *text : whole, text ? path.string() + ": text_config" : path.string());
   const Architecture& architecture = find_architecture(fields);
   refuse_quantised(outer, architecture.name);
+  refuse_quantised(fields, architecture.name);
 
   ModelConfig config;
   config.architecture = architecture.name;

@@ -9,7 +9,7 @@ namespace hayloft::runtime {
 namespace {
 
 // Weights that lie in the files in another form than their shapes say.
-constexpr std::array<const char*, 3> other_weights = {"quantization_config", "quantization", "compression_config"};
+constexpr std::array<const char*, 2> other_weights = {"quantization", "compression_config"};
 
 // Fields that say nothing about what a decoder computes of a text: names and versions, training, what is done with the
 // outputs, tokens that the tokenizer knows too, and fields of one architecture that is read by another's rules.
@@ -158,7 +158,7 @@ void note_unread(const JsonFields& fields, std::span<const std::string_view> kno
 
 void look_at_unread(const JsonFields& fields, ModelConfig& config) {
   for (const char* name : other_weights) {
-    if (fields.find(name) && !(name == std::string_view("quantization_config") && config.architecture == "gpt_oss")) {
+    if (fields.find(name)) {
       fail("{}: {} is set; hayloft reads checkpoints in f32, f16 and bf16", fields.where(), name);
     }
   }

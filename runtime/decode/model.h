@@ -135,9 +135,9 @@ class Model {
     Cache& cache;
     ~Uncommitted() { cache.abandon(); }
   };
-  // Those that mixtures of experts work in, in memory of the backend that computes them: a token's logits of the router
-  // and of the gate; its inputs to each of its experts; their outputs, and behind those of all tokens the outputs of
-  // the expert that all tokens share.
+  // Mixtures of experts work in these pieces, in memory of the backend that computes them, all f32: a token's logits of
+  // the router and of the gate; its inputs to each of its experts; their outputs, and behind those of all tokens the
+  // outputs of the expert that all tokens share.
   struct Mixture {
     float* input;     // [T][hidden], where it is not what the layer gives
     float* gate;      // [T used][inner], [T][shared inner]

@@ -25,7 +25,7 @@ namespace hayloft::runtime::serve {
 struct EngineOptions {
   SessionOptions session;  // chunk_tokens: how long one prompt may keep the others waiting
   SharedMethod method;     // that answers are decoded with
-  // Of `dense`: several tokens a pass, in answers that ask for nothing besides.
+  // Gives answers of `dense` that ask for nothing besides several tokens a pass.
   std::optional<DraftOptions> drafts = {};
   // Drafts only while a single answer is decoded, which shares no reading with others, and from its 9th token on: a
   // text of a million tokens takes a second until it can be copied from.

@@ -29,12 +29,12 @@ struct DeltaWeights {
 // The weights of a mixture of experts. Beside it, gate, up and down of the layer are those of the expert that every
 // token goes through, where there is one.
 struct ExpertWeights {
-  gpu::Matrix router;                                            // [experts][hidden]
-  std::vector<gpu::Matrix> gate, up;                             // [experts]: [inner][hidden]
-  std::vector<gpu::Matrix> down;                                 // [experts]: [hidden][inner]
-  gpu::Matrix shared_gate;                                       // [1][hidden]: what weights the expert of all
-  const float* router_bias = nullptr;                            // [experts]
-  std::vector<const float*> gate_bias, up_bias, down_bias = {};  // [experts], or empty: [inner] twice, [hidden]
+  gpu::Matrix router;                                       // [experts][hidden]
+  std::vector<gpu::Matrix> gate, up;                        // [experts]: [inner][hidden]
+  std::vector<gpu::Matrix> down;                            // [experts]: [hidden][inner]
+  gpu::Matrix shared_gate;                                  // [1][hidden]: what weights the expert of all
+  const float* router_bias = nullptr;                       // [experts]
+  std::vector<const float*> gate_bias, up_bias, down_bias;  // [experts], or empty: [inner] twice, [hidden]
 };
 
 // A model's weights in device memory, in the dtype of the checkpoint (f32, f16 or bf16) or the one that the backend
@@ -112,11 +112,11 @@ struct WeightSizes {
   // own, go through all of them (Experts::count / Experts::used).
   std::uint64_t expert_bytes_per_step = 0;
   double tokens_of_all_experts = 1;
-  // Of mixtures of experts: of bytes, bytes_per_step and weights_per_step.
+  // These are the parts of bytes, bytes_per_step and weights_per_step that are mixtures' of experts.
   std::uint64_t mixture_bytes = 0;
   std::uint64_t mixture_bytes_per_step = 0;
   std::array<std::uint64_t, 9> mixture_weights_per_step{};
-  // What a processor beside a device reads of them for each token, which is then no part of the numbers above.
+  // A processor beside a device reads so much of them for each token, which is then no part of the numbers above.
   std::uint64_t near_bytes_per_step = 0;
 
   // Returns the same with the mixtures near the processor.

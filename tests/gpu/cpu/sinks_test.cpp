@@ -17,7 +17,7 @@ using testing::RandomCache;
 
 class CpuSinks : public ::testing::Test {
  protected:
-  // What is attended to, brought down by the sink: y Z / (Z + e^sink), where Z is the sum over the positions.
+  // Brings down what is attended to by the sink: y Z / (Z + e^sink), where Z is the sum over the positions.
   static testing::Expected expected(const RandomCache& cache, int head, const float* q, float sink,
                                     const std::vector<std::int64_t>& positions) {
     testing::Expected with = testing::attention(cache, head, q, positions);

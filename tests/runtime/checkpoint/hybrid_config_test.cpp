@@ -111,8 +111,10 @@ TEST(HybridConfig, MixturesOfExpertsAreReadOrRefusedByName) {
   file["swiglu_alpha"] = 1.702;
   file["quantization_config"] = {{"quant_method", "mxfp4"}};
   EXPECT_TRUE(read(file).notes.empty());
-  file["quantization_config"] = {{"quant_method", "gptq"}};
-  expect_refused(file, "quantization_config");
+  for (const json& other : {json{{"quant_method", "gptq"}}, json{{"quant_method", 4}}, json::object(), json("mxfp4")}) {
+    file["quantization_config"] = other;
+    expect_refused(file, "quantization_config");
+  }
 }
 
 TEST(HybridConfig, ModelsMadeForDualChunkAttentionAreGoodForOneChunk) {
