@@ -38,6 +38,9 @@ struct CudaOptions {
   std::uint64_t column_cache_bytes = 0;
   // --device-rows: what rows that were read not long ago may take likewise. 0: none are kept.
   std::uint64_t row_cache_bytes = 0;
+  // Selections from lists of up to so many keys are made by one kernel; from longer ones by several that fill the
+  // device.
+  std::int64_t short_list_keys = std::int64_t{1} << 16;
   // Called, once, with what the user should know and did not ask for: memory that could not be pinned. May be null.
   std::function<void(const std::string&)> on_warning = nullptr;
 };

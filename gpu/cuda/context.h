@@ -22,6 +22,7 @@ struct Context : DeviceContext {
   bool bf16_products;  // whether the device multiplies bf16 as fast as f16
   LinkChoice link;     // never automatic
   std::uint64_t least_copy_bytes;
+  std::int64_t short_list_keys;
   StoreTables& tables;
   ColumnCache& columns;
   RowCache& rows;

@@ -101,6 +101,7 @@ CudaBackend::CudaBackend(const offload::Threads& threads, const CudaOptions& opt
                attribute(cudaDevAttrComputeCapabilityMajor, device_) >= 8,
                way_over(options.link),
                options.least_copy_bytes,
+               options.short_list_keys,
                tables_,
                columns_,
                rows_,

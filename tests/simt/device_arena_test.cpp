@@ -42,6 +42,21 @@ TEST_F(DeviceArenaTest, ABudgetLeftInPiecesTooSmallIsSaidToBe) {
   arena.free(some, 50 * MiB, stream);
 }
 
+TEST_F(DeviceArenaTest, WhatLiesBetweenPiecesTooSmallIsGivenUpBeforeTheBudgetIsSaidToBeExhausted) {
+  DeviceArena arena(0, 64 * MiB);
+  void* kept = arena.allocate(MiB, stream);
+  arena.when_short([&](std::uint64_t bytes) {
+    EXPECT_EQ(bytes, UINT64_MAX);
+    arena.free(kept, MiB, stream);
+    kept = nullptr;
+  });
+  fail_call("cudaMallocFromPoolAsync", 1, cudaErrorMemoryAllocation);
+  fail_call("cudaMallocFromPoolAsync", 2, cudaErrorMemoryAllocation);
+  void* const piece = arena.allocate(63 * MiB, stream);
+  EXPECT_EQ(kept, nullptr);
+  arena.free(piece, 63 * MiB, stream);
+}
+
 TEST_F(DeviceArenaTest, ADriverWhosePoolsHaveNoLargestSizeServesAsWell) {
   fail_call("cudaMemPoolCreate", 1, cudaErrorInvalidValue);
   DeviceArena arena(0, 64 * MiB);

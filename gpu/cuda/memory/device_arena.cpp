@@ -225,18 +225,26 @@ void* DeviceArena::allocate(std::uint64_t bytes, cudaStream_t stream, Purpose pu
 
 void* DeviceArena::allocate_from(Pool& pool, std::uint64_t bytes, cudaStream_t stream) {
   void* data = nullptr;
-  cudaError_t result = cudaMallocFromPoolAsync(&data, bytes, pool.handle, stream);
-  if (result == cudaErrorMemoryAllocation) {
-    // Memory that was freed on another stream comes back when that has got there, and what the pool holds in pieces too
-    // small can be joined once it is given back.
-    cudaGetLastError();
-    result = cudaDeviceSynchronize();
+  const auto taken = [&] {
+    const cudaError_t result = cudaMallocFromPoolAsync(&data, bytes, pool.handle, stream);
+    if (result == cudaErrorMemoryAllocation) cudaGetLastError();
+    return result;
+  };
+  // Memory that was freed on another stream comes back when that has got there, and what the pool holds in pieces too
+  // small can be joined once it is given back.
+  const auto taken_when_joined = [&] {
+    cudaError_t result = cudaDeviceSynchronize();
     if (result == cudaSuccess) result = cudaMemPoolTrimTo(pool.handle, 0);
-    if (result == cudaSuccess) result = cudaMallocFromPoolAsync(&data, bytes, pool.handle, stream);
+    return result == cudaSuccess ? taken() : result;
+  };
+  cudaError_t result = taken();
+  if (result == cudaErrorMemoryAllocation) result = taken_when_joined();
+  if (result == cudaErrorMemoryAllocation && spare_) {  // pieces that are kept lie between
+    spare_(UINT64_MAX);
+    result = taken_when_joined();
   }
   if (result == cudaSuccess) return data;
   if (result == cudaErrorMemoryAllocation && held(pool, cudaMemPoolAttrReservedMemCurrent) + bytes > pool.most) {
-    cudaGetLastError();
     const std::lock_guard lock(mutex_);
     refuse("device memory budget of ", format_bytes(budget_), " is exhausted: asked for ", format_bytes(bytes), ", ",
            format_bytes(left_for_sessions() + bytes),

@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -13,6 +14,7 @@
 
 #include "gpu/backend.h"
 #include "gpu/make_backend.h"
+#include "offload/error.h"
 #include "offload/host/threads.h"
 #include "tests/support/cpu_cache.h"
 
@@ -60,6 +62,23 @@ std::vector<T> download(gpu::Backend& backend, const void* data, std::int64_t co
 template <class T>
 std::vector<T> download(gpu::Backend& backend, const gpu::Buffer& buffer) {
   return download<T>(backend, buffer.as<void>(), static_cast<std::int64_t>(buffer.bytes() / sizeof(T)));
+}
+
+// Takes all of the device's memory but `leaving` bytes. In pieces, for one that is longer than what the driver's pool
+// grows by has to lie in what no other has a part of.
+inline std::vector<gpu::Buffer> take_all_but(gpu::Backend& cuda, std::uint64_t leaving) {
+  std::vector<gpu::Buffer> taken;
+  const auto left = [&] { return cuda.memory().budget_bytes - cuda.memory().used_bytes; };
+  std::uint64_t least_refused = UINT64_MAX;
+  while (left() >= leaving + 512 && least_refused > 512) {
+    const std::uint64_t bytes = std::min(left() - leaving, least_refused / 2);
+    try {
+      taken.push_back(cuda.allocate(bytes, cuda.stream()));
+    } catch (const Error&) {
+      least_refused = bytes;
+    }
+  }
+  return taken;
 }
 
 // q [Hq][d] of a decode step: components are not alike, the `heavy` largest in magnitude stand out by far as those of

@@ -160,7 +160,15 @@ class CudaSelect : public CudaTest {
     return result;
   }
 
-  void expect_like_cpu(const SelectCase& c) { expect_like_cpu(*cuda, c); }
+  void SetUp() override {
+    CudaTest::SetUp();
+    if (!IsSkipped()) several_kernels = make_cuda({.short_list_keys = 0});
+  }
+  // Selects from lists of any length as from long ones, in every other case.
+  std::unique_ptr<gpu::Backend> several_kernels;
+  int cases = 0;
+
+  void expect_like_cpu(const SelectCase& c) { expect_like_cpu(++cases % 2 == 0 ? *several_kernels : *cuda, c); }
   void expect_like_cpu(gpu::Backend& device, const SelectCase& c) {
     SCOPED_TRACE(::testing::Message() << "d=" << c.cache.head_dim << " g=" << c.group << " r=" << c.rank << " k=" << c.k
                                       << " limit=" << c.limit << " B=" << c.cache.block_tokens

@@ -63,8 +63,11 @@ TEST_F(CudaSelect, AQueryThatIsNotANumberStaysWithinTheLists) {
   args.k = 50;
   args.limit = 290;
   const std::vector<float> nan(4 * 16, std::numeric_limits<float>::quiet_NaN());
-  const Selection selection = select(*cuda, cache.on_cuda(), nan, args);
-  for (std::int32_t i = 0; i < 50; ++i) EXPECT_EQ(selection.positions[static_cast<std::size_t>(i)], i);
+  SharedCache theirs(*several_kernels, {.head_dim = 16, .stored = 300, .tail = 10});
+  for (const Selection& selection :
+       {select(*cuda, cache.on_cuda(), nan, args), select(*several_kernels, theirs.on_cuda(), nan, args)}) {
+    for (std::int32_t i = 0; i < 50; ++i) EXPECT_EQ(selection.positions[static_cast<std::size_t>(i)], i);
+  }
 }
 
 TEST_F(CudaSelect, AnEmptyStoreLeavesTheTailWithAllTheMass) {
@@ -75,8 +78,9 @@ TEST_F(CudaSelect, AnEmptyStoreLeavesTheTailWithAllTheMass) {
   EXPECT_EQ(selection.alpha, std::vector<float>(4, 1.0f));
 }
 
-TEST_F(CudaSelect, EveryWayOverTheLinkGivesTheSameBits) {
+TEST_F(CudaSelect, EveryWayOverTheLinkAndThroughTheListsGivesTheSameBits) {
   std::vector<std::unique_ptr<gpu::Backend>> devices;
+  devices.push_back(make_cuda({.short_list_keys = 0}));  // several kernels
   for (const Link link : {Link::copy, Link::both}) {
     for (const std::uint64_t least : {std::uint64_t{0}, std::uint64_t{1}, gpu::worthwhile_copy_bytes}) {
       devices.push_back(make_cuda({.link = link, .least_copy_bytes = least}));  // with the last it reads in place

@@ -8,6 +8,7 @@ namespace {
 
 constexpr int kComponentThreads = 256;  // at least the largest head dimension
 constexpr int kTailThreads = kChunkTokens;
+constexpr int kTailHeads = 4;  // query heads that a key is loaded for at once
 
 __device__ inline double warp_sum_double(double x) {
   for (int mask = kWarp / 2; mask > 0; mask /= 2) x += shuffle_xor(x, mask);
@@ -145,16 +146,27 @@ __global__ __launch_bounds__(kTailThreads) void sum_tail_kernel(TailView tail, i
   const bool live = token < tail.tokens;
   components += head * rank;
   const f16* key = tail.rows + (head * tail.capacity + tail.first + (live ? token : 0)) * 2 * head_dim;
-  for (int h = 0; h < group; ++h) {
-    const float* weight = weights + (head * group + h) * rank;
-    float s = live ? 0 : -infinity;
-    for (int j = 0; live && j < rank; ++j) s = fmaf(weight[j], widen(key[components[j]]), s);
-    const float max = block_max(s, scratch);
-    const float sum = block_sum(s == -infinity ? 0.0f : expf(s - max), scratch);
-    if (threadIdx.x == 0) {
-      const std::int64_t slot = (blockIdx.y * static_cast<std::int64_t>(group) + h) * partials.stride + blockIdx.x;
-      partials.max[slot] = max;
-      partials.sum[slot] = sum;
+  for (int first_of_few = 0; first_of_few < group; first_of_few += kTailHeads) {
+    const float* const weight = weights + (head * group + first_of_few) * rank;
+    float scores[kTailHeads];
+    for (int i = 0; i < kTailHeads; ++i) scores[i] = live ? 0 : -infinity;
+    for (int j = 0; live && j < rank; ++j) {
+      const float k = widen(key[components[j]]);
+      for (int i = 0; i < kTailHeads; ++i) {
+        if (first_of_few + i < group) scores[i] = fmaf(weight[i * rank + j], k, scores[i]);
+      }
+    }
+    for (int i = 0; i < kTailHeads; ++i) {
+      const int h = first_of_few + i;
+      if (h >= group) break;
+      const float s = scores[i];
+      const float max = block_max(s, scratch);
+      const float sum = block_sum(s == -infinity ? 0.0f : expf(s - max), scratch);
+      if (threadIdx.x == 0) {
+        const std::int64_t slot = (blockIdx.y * static_cast<std::int64_t>(group) + h) * partials.stride + blockIdx.x;
+        partials.max[slot] = max;
+        partials.sum[slot] = sum;
+      }
     }
   }
 }
