@@ -62,6 +62,7 @@ class CudaBackend final : public Backend {
   bool multiplies_packed() const override { return true; }
   int tokens_verified_at_once(int /*widest*/) const override { return cuda_tokens_as_alone; }
   void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream queue) override;
+  void multiply_each(std::span<const MatrixProduct> products, Stream queue) override;
   void rms_norm(const float* x, int rows, int n, const float* weight, float eps, float* y, Stream queue) override;
   void add(float* y, const float* x, std::int64_t n, Stream queue) override;
   void scale(float* x, std::int64_t n, float factor, Stream queue) override;

@@ -316,7 +316,7 @@ void Decode::launch_rows(const AttendRows& args) const {
   const auto shared = static_cast<unsigned>(
       attend_rows_shared_bytes(heads_of_kernel(heads), args.head_dim, integers, args.cached.places != nullptr));
   if (shared > kSharedBytes) allow_shared("attend_rows", kernel, shared);
-  const dim3 grid(blocks, static_cast<unsigned>(cache_.kv_heads), blocks_for(args.group, kRowHeads));
+  const dim3 grid(static_cast<unsigned>(cache_.kv_heads), blocks, blocks_for(args.group, kRowHeads));
   launch("attend_rows", kernel, {grid, dim3(kRowThreads), shared}, stream_, args);
 }
 

@@ -1,5 +1,6 @@
 #include "gpu/cuda/kernels/elementwise.cuh"
 
+#include <algorithm>
 #include <vector>
 
 #include "gpu/cuda/api/refuse.h"
@@ -14,6 +15,7 @@ namespace hayloft::gpu::cuda {
 namespace {
 
 constexpr int kThreads = kStridedThreads;
+constexpr int kMostThreads = 1024;  // of a block
 
 template <class T>
 __global__ void embed_kernel(const T* table, const std::int32_t* tokens, int cols, std::int64_t n, float* out) {
@@ -23,14 +25,28 @@ __global__ void embed_kernel(const T* table, const std::int32_t* tokens, int col
   }
 }
 
-// One block per row.
+constexpr int kNormHeld = 4;  // elements that a thread keeps between the two passes
+
+// One block per row, of a thread per kNormHeld elements as far as a block has them.
 __global__ void rms_norm_kernel(const float* x, int n, const float* weight, float eps, float* y) {
-  __shared__ float scratch[kThreads / kWarp + 1];
+  __shared__ float scratch[kMostThreads / kWarp + 1];
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * n;
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  float held[kNormHeld], factors[kNormHeld];
+  for (int j = 0; j < kNormHeld; ++j) {
+    const int i = thread + j * threads;
+    held[j] = i < n ? x[row + i] : 0.0f;
+    factors[j] = i < n ? weight[i] : 0.0f;
+  }
   float squares = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) squares += x[row + i] * x[row + i];
+  for (int j = 0; j < kNormHeld; ++j) squares += held[j] * held[j];
+  for (int i = thread + kNormHeld * threads; i < n; i += threads) squares += x[row + i] * x[row + i];
   const float scale = 1 / sqrtf(block_sum(squares, scratch) / static_cast<float>(n) + eps);
-  for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) y[row + i] = x[row + i] * scale * weight[i];
+  for (int j = 0; j < kNormHeld; ++j) {
+    const int i = thread + j * threads;
+    if (i < n) y[row + i] = held[j] * scale * factors[j];
+  }
+  for (int i = thread + kNormHeld * threads; i < n; i += threads) y[row + i] = x[row + i] * scale * weight[i];
 }
 
 __global__ void add_kernel(float* y, const float* x, std::int64_t n) {
@@ -128,8 +144,9 @@ void CudaBackend::embed(const Matrix& table, const std::int32_t* tokens, int T, 
 
 void CudaBackend::rms_norm(const float* x, int rows, int n, const float* weight, float eps, float* y, Stream queue) {
   const cudaStream_t stream = native(queue);
-  launch("rms_norm", rms_norm_kernel, {dim3(static_cast<unsigned>(rows)), dim3(kThreads)}, stream, x, n, weight, eps,
-         y);
+  const int warps = std::min(kMostThreads / kWarp, static_cast<int>(blocks_for(n, kNormHeld * kWarp)));
+  launch("rms_norm", rms_norm_kernel, {dim3(static_cast<unsigned>(rows)), dim3(static_cast<unsigned>(warps * kWarp))},
+         stream, x, n, weight, eps, y);
 }
 
 void CudaBackend::add(float* y, const float* x, std::int64_t n, Stream queue) {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <vector>
 
 #include "gpu/cuda/api/cublas.h"
 #include "gpu/cuda/cuda_backend.h"
@@ -158,7 +159,10 @@ void multiply_panels(const Context& context, const f16* x, int T, const Matrix& 
 void CudaBackend::matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream queue) {
   const cudaStream_t stream = native(queue);
   if (T <= 0 || w.rows <= 0) return;
-  if (T <= cuda_tokens_as_alone && w.type == DType::packed) return multiply_packed(x, T, w, bias, y, stream);
+  if (T <= cuda_tokens_as_alone && w.type == DType::packed) {
+    const MatrixProduct product{x, T, &w, y, bias};
+    return multiply_packed(context_, {&product, 1}, stream);
+  }
   if (T <= cuda_tokens_as_alone) {
     with_type(w.type, [&]<class E>(const E*) {
       const E* const weights = static_cast<const E*>(w.data);
@@ -196,6 +200,18 @@ void CudaBackend::matmul(const float* x, int T, const Matrix& w, const float* bi
     multiply(context_, CUDA_R_16BF, converted, T, w, y, w.rows, stream);
     finish(nullptr);
   }
+}
+
+void CudaBackend::multiply_each(std::span<const MatrixProduct> products, Stream queue) {
+  std::vector<MatrixProduct> packed;
+  for (const MatrixProduct& each : products) {
+    if (each.T > 0 && each.T <= cuda_tokens_as_alone && each.w->rows > 0 && each.w->type == DType::packed) {
+      packed.push_back(each);
+    } else {
+      matmul(each.x, each.T, *each.w, each.bias, each.y, queue);
+    }
+  }
+  multiply_packed(context_, packed, native(queue));
 }
 
 }  // namespace hayloft::gpu::cuda

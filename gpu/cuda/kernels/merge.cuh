@@ -13,8 +13,10 @@ namespace hayloft::gpu::cuda {
 
 inline constexpr int kMergeWarps = 8;
 inline constexpr int kMergeThreads = kMergeWarps * kWarp;
+inline constexpr int kMergeAhead = 4;  // slots whose loads are under way together
 inline constexpr int kMaxHeadDim = 256;
-inline constexpr int kMeanRows = 64;  // rows per partial sum of values
+inline constexpr int kMeanRows = 64;   // rows per partial sum of values
+inline constexpr int kMeanAhead = 16;  // of them whose loads are under way together
 
 // The mean of V over every token, SparQ's mean value, in the pieces it is kept in.
 struct MeanValue {
@@ -36,10 +38,16 @@ static __global__ void __launch_bounds__(kMaxHeadDim / 2)
   const int n = tokens - begin < kMeanRows ? static_cast<int>(tokens - begin) : kMeanRows;
   const f16* row = tail.row(head, tail.position + begin, d) + d;
   float2 sum{0.0f, 0.0f};
-  for (int i = 0; i < n; ++i, row += 2 * d) {
-    const float2 v = widen_pair(reinterpret_cast<const unsigned*>(row)[pair]);
-    sum.x += v.x;
-    sum.y += v.y;
+  for (int i = 0; i < n; i += kMeanAhead) {
+    unsigned values[kMeanAhead];
+    for (int u = 0; u < kMeanAhead; ++u, row += 2 * d) {
+      values[u] = i + u < n ? reinterpret_cast<const unsigned*>(row)[pair] : 0;
+    }
+    for (int u = 0; u < kMeanAhead; ++u) {
+      const float2 v = widen_pair(values[u]);  // of rows that are not there 0
+      sum.x += v.x;
+      sum.y += v.y;
+    }
   }
   float* const to = sums + (static_cast<std::int64_t>(head) * gridDim.x + blockIdx.x) * d;
   reinterpret_cast<float2*>(to)[pair] = sum;
@@ -67,13 +75,25 @@ static __global__ void __launch_bounds__(kMergeThreads)
 
   float sum = sinks && warp == 0 ? rescale(sinks[head], max) : 0;
   float total[components] = {};
-  for (int slot = warp; slot < states.slots; slot += kMergeWarps) {
-    const float factor = rescale(states.max[first + slot], max);
-    sum += states.sum[first + slot] * factor;
-    const float* const from = states.weighted + (first + slot) * d;
-    for (int j = 0; j < components; ++j) {
-      const int i = lane + j * kWarp;
-      if (i < d) total[j] += from[i] * factor;
+  for (int begin = warp; begin < states.slots; begin += kMergeAhead * kMergeWarps) {
+    float maxima[kMergeAhead], weights[kMergeAhead], values[kMergeAhead][components];
+    for (int u = 0; u < kMergeAhead; ++u) {
+      const int slot = begin + u * kMergeWarps;
+      if (slot >= states.slots) continue;
+      maxima[u] = states.max[first + slot];
+      weights[u] = states.sum[first + slot];
+      for (int j = 0; j < components; ++j) {
+        const int i = lane + j * kWarp;
+        if (i < d) values[u][j] = states.weighted[(first + slot) * d + i];
+      }
+    }
+    for (int u = 0; u < kMergeAhead; ++u) {
+      if (begin + u * kMergeWarps >= states.slots) continue;
+      const float factor = rescale(maxima[u], max);
+      sum += weights[u] * factor;
+      for (int j = 0; j < components; ++j) {
+        if (lane + j * kWarp < d) total[j] += values[u][j] * factor;
+      }
     }
   }
   for (int j = 0; j < components; ++j) weighted[warp][lane + j * kWarp] = total[j];

@@ -54,21 +54,38 @@ __device__ inline float half_at(const unsigned char* address) {
   return widen(*reinterpret_cast<const f16*>(address));
 }
 
+// What the scale, or the minimum, of a group of a row is made of, as loaded.
+struct PackedFactors {
+  float factor;
+  float integer;  // 1 where scales are no products
+};
+__device__ inline float product_of(PackedFactors factors) {
+  return factors.factor * factors.integer;
+}
+template <class Form>
+__device__ inline PackedFactors scale_factors(const PackedView& w, PackedChunk chunk, int g, int lane) {
+  const unsigned char* const scales = chunk.codes + 64 * Form::bits;
+  const int at = g * kTileRows + lane;
+  if (!w.products) return {half_at(scales + 2 * at), 1};
+  return {half_at(chunk.head + 2 * lane), static_cast<float>(static_cast<signed char>(scales[at]))};
+}
+template <class Form>
+__device__ inline PackedFactors minimum_factors(const PackedView& w, PackedChunk chunk, int g, int lane) {
+  if (!w.minimum) return {0, 0};
+  const unsigned char* const minima = chunk.codes + 64 * Form::bits + w.scale_bytes;
+  const int at = g * kTileRows + lane;
+  if (!w.products) return {half_at(minima + 2 * at), 1};
+  return {half_at(chunk.head + 2 * (kTileRows + lane)), static_cast<float>(static_cast<signed char>(minima[at]))};
+}
+
 // The scale, or the minimum, of group g of a row.
 template <class Form>
 __device__ inline float scale_of(const PackedView& w, PackedChunk chunk, int g, int lane) {
-  const unsigned char* const scales = chunk.codes + 64 * Form::bits;
-  const int at = g * kTileRows + lane;
-  if (!w.products) return half_at(scales + 2 * at);
-  return half_at(chunk.head + 2 * lane) * static_cast<float>(static_cast<signed char>(scales[at]));
+  return product_of(scale_factors<Form>(w, chunk, g, lane));
 }
 template <class Form>
 __device__ inline float minimum_of(const PackedView& w, PackedChunk chunk, int g, int lane) {
-  if (!w.minimum) return 0;
-  const unsigned char* const minima = chunk.codes + 64 * Form::bits + w.scale_bytes;
-  const int at = g * kTileRows + lane;
-  if (!w.products) return half_at(minima + 2 * at);
-  return half_at(chunk.head + 2 * (kTileRows + lane)) * static_cast<float>(static_cast<signed char>(minima[at]));
+  return product_of(minimum_factors<Form>(w, chunk, g, lane));
 }
 
 // The words of a row's codes in one chunk.
@@ -76,6 +93,7 @@ template <class Form>
 struct CodeWords {
   unsigned word[Form::bits];
 
+  CodeWords() = default;
   __device__ CodeWords(const unsigned char* codes, int lane) {
     for (int i = 0; i < Form::bits; ++i) word[i] = load4_once(codes + 4 * (i * kTileRows + lane));
   }

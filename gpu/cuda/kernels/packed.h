@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "gpu/backend.h"
 #include "gpu/cuda/context.h"
@@ -8,9 +9,10 @@
 // Packed matrices (gpu/packed.h) on the device. Weights and inputs are device memory; everything is queued.
 namespace hayloft::gpu::cuda {
 
-// y [T][w.rows] = x [T][w.cols] W^T + bias (null: none), in f32, each token to the bit as alone. Reads each byte of the
-// matrix once for a token, those of further tokens while they are near.
-void multiply_packed(const float* x, int T, const Matrix& w, const float* bias, float* y, cudaStream_t stream);
+// Products of packed matrices with T > 0 and rows, as Backend::multiply_each, in f32, each token to the bit as alone.
+// Reads each byte of a matrix once for a token, those of further tokens while they are near. Up to three of the same
+// inputs and packing are one kernel.
+void multiply_packed(const Context& context, std::span<const MatrixProduct> products, cudaStream_t stream);
 
 // The rows [first, first + rows) as f16 [rows][w.cols], each weight rounded to it; `first` begins a tile.
 void unpack_rows(const Context& context, const Matrix& w, int first, int rows, f16* out, cudaStream_t stream);

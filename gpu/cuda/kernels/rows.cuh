@@ -42,8 +42,9 @@ struct RowPart {
 
 inline constexpr int kRowParts = 3;
 
-// grid (blocks of all parts, Hkv, slices of kRowHeads query heads); a piece of part p goes to the slot of its number,
-// counted from the first piece of the first part.
+// grid (Hkv, blocks of all parts, slices of kRowHeads query heads), so that what every head reads over the link is
+// under way before what lies on the device; a piece of part p goes to the slot of its number, counted from the first
+// piece of the first part.
 struct AttendRows {
   RowPart parts[kRowParts];
   DeviceStore store;
@@ -191,9 +192,9 @@ __global__ void __launch_bounds__(kRowThreads, Heads* Strips > 2 ? 2
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarp;
   const int warp = thread / kWarp;
-  const int kv_head = static_cast<int>(blockIdx.y);
+  const int kv_head = static_cast<int>(blockIdx.x);
 
-  int block = static_cast<int>(blockIdx.x);
+  int block = static_cast<int>(blockIdx.y);
   int slot = a.first_slot;
   RowPart part = a.parts[0];
   for (int p = 1; p < kRowParts; ++p) {
