@@ -116,13 +116,14 @@ TEST_F(FaultsTest, ABackendThatCannotBeMadeGivesBackWhatItTook) {
   }
 }
 
-TEST_F(FaultsTest, ADeviceThatHasLessThanItsBudgetIsAskedTwiceAndThenRefused) {
+TEST_F(FaultsTest, ADeviceThatHasLessThanItsBudgetIsAskedUntilNothingIsKeptAndThenRefused) {
   const auto cuda = make_cuda();
   const std::uint64_t used = cuda->memory().used_bytes;
   simt::fail_call("cudaMallocFromPoolAsync", 1, cudaErrorMemoryAllocation);
   EXPECT_NO_THROW(cuda->allocate(MiB, cuda->stream()));  // what lay idle in the pool was given back
   simt::fail_call("cudaMallocFromPoolAsync", 1, cudaErrorMemoryAllocation);
   simt::fail_call("cudaMallocFromPoolAsync", 2, cudaErrorMemoryAllocation);
+  simt::fail_call("cudaMallocFromPoolAsync", 3, cudaErrorMemoryAllocation);
   EXPECT_TRUE(
       refuses([&] { cuda->allocate(MiB, cuda->stream()); }, {"no memory left", "lower --gpu-memory", "1.0 MiB"}));
   EXPECT_EQ(cuda->memory().used_bytes, used);

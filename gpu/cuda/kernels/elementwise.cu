@@ -27,7 +27,7 @@ __global__ void embed_kernel(const T* table, const std::int32_t* tokens, int col
 
 constexpr int kNormHeld = 4;  // elements that a thread keeps between the two passes
 
-// One block per row, of a thread per kNormHeld elements as far as a block has them.
+// Each row has a block, of a thread for kNormHeld elements as far as a block has so many.
 __global__ void rms_norm_kernel(const float* x, int n, const float* weight, float eps, float* y) {
   __shared__ float scratch[kMostThreads / kWarp + 1];
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * n;

@@ -27,7 +27,7 @@ __device__ inline void load_table(const PackedView& w, float* table) {
   }
 }
 
-// Four inputs, at an address of a multiple of 16.
+// Loads four inputs from an address that is a multiple of 16.
 __device__ inline void load_inputs(const float* x, float* to) {
   const uint4 bits = load16(x);
   to[0] = float_of(bits.x), to[1] = float_of(bits.y), to[2] = float_of(bits.z), to[3] = float_of(bits.w);
@@ -42,7 +42,7 @@ __device__ inline float input_sum(const float* x, int g, int lane) {
   return sum;
 }
 
-// The sum of codes times inputs over a group. A function for each group, so that every code's place is known.
+// Sums codes times inputs over a group. Each group has a function of its own, so that every code's place is known.
 template <class Form, int kGroup>
 __device__ inline float code_sum(const CodeWords<Form>& words, float zero, const float* table, const float* x) {
   constexpr int first = kGroup * Form::group;
@@ -55,8 +55,9 @@ __device__ inline float code_sum(const CodeWords<Form>& words, float zero, const
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-// The same of plain 4-bit codes, five of the eight in a word where they lie: a code `shift` bits up is, as a number,
-// 2^shift times itself, exactly as far as the mantissa reaches. Those of each shift are summed apart and scaled once.
+// Does the same for plain 4-bit codes, and takes five of the eight in a word where they lie: a code `shift` bits up is,
+// as a number, 2^shift times itself, exactly as far as the mantissa reaches. Codes of each shift have a sum of their
+// own, which is scaled once.
 __device__ inline float nibble_sum(const CodeWords<CodeForm<4, false>>& words, float zero, const float* x) {
   constexpr int shifts = 5;
   float sums[shifts] = {0, 0, 0, 0, 0};
@@ -77,7 +78,7 @@ __device__ inline float nibble_sum(const CodeWords<CodeForm<4, false>>& words, f
   return sum;
 }
 
-// The codes of a chunk and the scales of its groups, loaded long before they are used.
+// Holds the codes of a chunk and the scales of its groups, which are loaded long before they are used.
 template <class Form>
 struct ChunkOfRow {
   CodeWords<Form> words;
@@ -91,7 +92,7 @@ struct ChunkOfRow {
     }
   }
 
-  // What group kGroup adds to the row's sum.
+  // Returns what group kGroup adds to the row's sum.
   template <int kGroup>
   __device__ float product(const PackedView& w, int lane, const float* table, const float* x) const {
     float sum;
@@ -108,7 +109,7 @@ struct ChunkOfRow {
 
 constexpr int kMostProducts = 3;  // of the same inputs, in one launch
 
-// Matrices of the same packing and columns, tile after tile.
+// Holds matrices of the same packing and columns, whose tiles are numbered through.
 struct PackedProducts {
   struct One {
     const unsigned char* data;
@@ -127,11 +128,11 @@ __device__ inline void each_of(std::integer_sequence<int, kTurns...>, const Body
   (body(kTurns), ...);
 }
 
-// Chunks that a thread has under way: their latency is that of device memory, and a matrix has few threads to hide it.
+// Says how many chunks a thread has under way: they come from device memory, and a matrix has few threads to wait.
 template <class Form>
 inline constexpr int kAhead = Form::bits <= 4 ? 4 : 2;
 
-// x at a multiple of 16. One block per tile and token, those of all tokens for a tile behind one another. A thread sums
+// x lies at a multiple of 16. Each tile has a block for each token, and these lie behind one another. A thread sums
 // every kParts-th chunk of its row; parts are added in their order.
 template <class Form>
 __global__ void __launch_bounds__(kThreads) packed_token_kernel(const float* x, int tokens, const PackedProducts all) {

@@ -54,7 +54,7 @@ __device__ inline float half_at(const unsigned char* address) {
   return widen(*reinterpret_cast<const f16*>(address));
 }
 
-// What the scale, or the minimum, of a group of a row is made of, as loaded.
+// Holds what the scale, or the minimum, of a group of a row is made of.
 struct PackedFactors {
   float factor;
   float integer;  // 1 where scales are no products

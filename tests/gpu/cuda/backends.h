@@ -64,8 +64,8 @@ std::vector<T> download(gpu::Backend& backend, const gpu::Buffer& buffer) {
   return download<T>(backend, buffer.as<void>(), static_cast<std::int64_t>(buffer.bytes() / sizeof(T)));
 }
 
-// Takes all of the device's memory but `leaving` bytes. In pieces, for one that is longer than what the driver's pool
-// grows by has to lie in what no other has a part of.
+// Takes all of the device's memory but `leaving` bytes. It takes pieces, for one that is longer than what the driver's
+// pool grows by has to lie where no other does.
 inline std::vector<gpu::Buffer> take_all_but(gpu::Backend& cuda, std::uint64_t leaving) {
   std::vector<gpu::Buffer> taken;
   const auto left = [&] { return cuda.memory().budget_bytes - cuda.memory().used_bytes; };

@@ -100,6 +100,37 @@ TEST_F(PackedTest, AFewTokensAreEachMultipliedAsAlone) {
   }
 }
 
+TEST_F(PackedTest, ProductsThatGoTogetherAreEachThatOfOne) {
+  constexpr int cols = 256;
+  const auto packings = all_packings();
+  std::vector<gpu::Matrix> matrices;
+  for (const int of : {0, 1, 0, 0, 1, 0}) {  // more of the first than one kernel takes
+    const auto& packing = packings[static_cast<std::size_t>(of)].packing;
+    matrices.push_back(on_device(RandomPacked(packing, 17 + 16 * static_cast<int>(matrices.size()), cols, 8)));
+  }
+  const gpu::Buffer plain = upload(*cuda, normal(5 * cols, 9)), bias = upload(*cuda, normal(200, 10));
+  matrices.push_back({plain.as<void>(), gpu::DType::f32, 5, cols});
+  constexpr int most = gpu::cuda_tokens_as_alone;
+  const gpu::Buffer inputs = upload(*cuda, normal(2 * (most + 1) * cols, 11));
+  for (const int T : {1, 3, most + 1}) {
+    std::vector<gpu::MatrixProduct> products;
+    std::vector<gpu::Buffer> together;
+    for (std::size_t i = 0; i < matrices.size(); ++i) {
+      const auto bytes = static_cast<std::uint64_t>(T * matrices[i].rows) * sizeof(float);
+      together.push_back(cuda->allocate(bytes, cuda->stream()));
+      const float* const x = inputs.as<float>() + (i == 3 ? T * cols : 0);  // one has inputs of its own
+      products.push_back({x, T, &matrices[i], together[i].as<float>(), i % 2 == 0 ? bias.as<float>() : nullptr});
+    }
+    cuda->multiply_each(products, cuda->stream());
+    for (std::size_t i = 0; i < products.size(); ++i) {
+      const gpu::MatrixProduct& each = products[i];
+      const gpu::Buffer alone = cuda->allocate(together[i].bytes(), cuda->stream());
+      cuda->matmul(each.x, T, *each.w, each.bias, alone.as<float>(), cuda->stream());
+      EXPECT_EQ(download<float>(*cuda, together[i]), download<float>(*cuda, alone)) << "T " << T << " product " << i;
+    }
+  }
+}
+
 TEST_F(PackedTest, InputsMayLieAtAnyAddress) {
   for (const auto& [name, packing] : all_packings()) {
     SCOPED_TRACE(name);

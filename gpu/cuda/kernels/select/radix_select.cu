@@ -20,7 +20,7 @@ __global__ __launch_bounds__(kSelectThreads) void narrow_cut(const unsigned* his
                          cuts[blockIdx.x]);
 }
 
-// Counts a chunk's keys that start with `prefix`, known to the level before, by their next bits. By a warp.
+// Counts a chunk's keys that start with `prefix`, known to the level before, by their next bits. A warp calls it.
 __device__ inline void refine_chunk(const Keys& list, int row, std::int64_t chunk, int level, unsigned prefix,
                                     unsigned* bins /* shared */) {
   const int known = level_shift(level - 1);
@@ -34,8 +34,8 @@ __device__ inline void refine_chunk(const Keys& list, int row, std::int64_t chun
   }
 }
 
-// What a lane's keys of a chunk are beside the threshold: how many above it, in the upper half of the word, and at it.
-// There are at most 256 of each kind in a chunk.
+// Returns how many of a lane's keys of a chunk are above the threshold, in the upper half of the word, and at it. There
+// are at most 256 of each kind in a chunk.
 __device__ inline unsigned beside_threshold(const unsigned (&key)[8], int live, unsigned threshold) {
   unsigned counts = 0;
   for (int i = 0; i < 8; ++i) {
@@ -44,7 +44,7 @@ __device__ inline unsigned beside_threshold(const unsigned (&key)[8], int live, 
   return counts;
 }
 
-// Returns what a chunk's keys are beside the threshold. By a warp.
+// Returns how many of a chunk's keys are above the threshold and at it. A warp calls it.
 __device__ inline Tally tally_chunk(const Keys& list, int row, std::int64_t chunk, unsigned threshold) {
   if (list.chunk_max[row * list.chunk_stride + chunk] < threshold) return {0, 0};
   unsigned key[8];
@@ -55,7 +55,7 @@ __device__ inline Tally tally_chunk(const Keys& list, int row, std::int64_t chun
 }
 
 // Writes a chunk's positions that are selected, `start` being those of the chunks before: those above the threshold,
-// and the first cut.remaining of those at it. By a warp.
+// and the first cut.remaining of those at it. A warp calls it.
 __device__ inline void write_chunk(const Keys& list, int row, std::int64_t chunk, const Cut& cut, const Tally& start,
                                    std::int32_t* positions, std::int32_t* places) {
   if (list.chunk_max[row * list.chunk_stride + chunk] < cut.prefix) return;
@@ -158,8 +158,8 @@ __global__ __launch_bounds__(kSelectThreads) void write_positions(Keys list, con
   }
 }
 
-// All of this in one kernel, for lists so short that the passes of a block take less time than as many launches: a
-// block per list. Each warp counts, and then writes, a run of chunks of its own.
+// Does all of this in one kernel, for lists so short that the passes of a block take less time than as many launches.
+// Each list has a block; each warp counts, and then writes, a run of chunks of its own.
 __global__ __launch_bounds__(kShortThreads) void select_short(Keys list, const unsigned* histogram, int k,
                                                               std::int32_t* positions) {
   constexpr int warps = kShortThreads / kWarp;
