@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <mutex>
-#include <optional>
 #include <vector>
 
 #include "gpu/cpu/attention.h"
@@ -69,18 +67,13 @@ class CausalAttention {
   // `read`.
   void choose(const SparseCausal& how, SparseRead& read, const offload::Threads& threads) {
     const KeyBlockChoice choice(cache_, q_, query_heads_, first_, how);
-    chosen_.resize(static_cast<std::size_t>(cache_.kv_heads) * static_cast<std::size_t>(blocks_));
-    std::mutex adding;
-    threads.parallel_for(static_cast<std::int64_t>(chosen_.size()), 1, [&](std::int64_t begin, std::int64_t end) {
-      SparseRead own;
-      for (std::int64_t i = begin; i < end; ++i) {
-        const int t0 = static_cast<int>(i % blocks_) * block_tokens_;
-        const QueryBlock queries{static_cast<int>(i / blocks_), t0, std::min(block_tokens_, tokens_ - t0)};
-        chosen_[static_cast<std::size_t>(i)] = choice.choose(queries, own);
-      }
-      const std::lock_guard lock(adding);
-      read.add(own);
-    });
+    for (int head = 0; head < cache_.kv_heads; ++head) {
+      std::vector<QueryBlock> queries;
+      for (int t0 = 0; t0 < tokens_; t0 += block_tokens_)
+        queries.push_back({head, t0, std::min(block_tokens_, tokens_ - t0)});
+      const std::vector<ChosenKeys> of_head = choice.choose(queries, threads, read);
+      chosen_.insert(chosen_.end(), of_head.begin(), of_head.end());
+    }
   }
 
   void run(const offload::Threads& threads) {
@@ -233,9 +226,9 @@ class CausalAttention {
   int block_tokens_ = 1;
   int blocks_ = 0;
   std::int64_t segments_ = 1;
-  std::vector<std::optional<std::vector<std::int32_t>>> chosen_;  // [KV heads][blocks]; none: all keys
-  std::vector<float> weighted_;                                   // [segments][T][Hq][d], only when keys are split
-  std::vector<float> max_;                                        // [segments][T][Hq]
+  std::vector<ChosenKeys> chosen_;  // [KV heads][blocks]
+  std::vector<float> weighted_;     // [segments][T][Hq][d], only when keys are split
+  std::vector<float> max_;          // [segments][T][Hq]
   std::vector<float> sum_;
 };
 

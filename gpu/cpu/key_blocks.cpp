@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <mutex>
 #include <numeric>
 
 #include "gpu/cpu/attention.h"
@@ -19,6 +21,8 @@ namespace {
 constexpr int kSampled = 4;        // tokens of a block of queries that are scored
 constexpr int kMeasuredEvery = 8;  // one block of queries in so many is measured by as many other tokens
 constexpr int kScoredKeys = 256;   // keys that are scored at a time, a multiple of the block
+constexpr int kBatchRows = 128;    // rows of queries that are scored at a time, so that a key is widened once for them
+constexpr int kScoredBlocks = kScoredKeys / sparse_key_block;
 
 // Above this share of the blocks all are read: it costs as much, and loses nothing.
 constexpr double kDenseShare = 0.75;
@@ -38,50 +42,112 @@ std::vector<int> measured_tokens(const QueryBlock& queries) {
   return tokens;
 }
 
+// Returns whether what the block's choice caught is measured, in a chunk whose first token sits at `first`.
+bool is_measured(std::int64_t first, const QueryBlock& queries) {
+  return ((first + queries.begin) / std::max(1, queries.tokens) + queries.head) % kMeasuredEvery == 0;
+}
+
 }  // namespace
 
-KeyBlockChoice::Masses KeyBlockChoice::masses(const QueryBlock& queries, const std::vector<int>& tokens) const {
+struct KeyBlockChoice::Batch {
+  std::span<const QueryBlock> blocks;
+  std::vector<std::vector<int>> tokens;  // of each block: those that choose, then those that measure
+  std::vector<int> row;                  // of each block its first row; rows are [tokens][query heads of the group]
+  int rows = 0;
+  std::vector<float> q;    // [rows][d], scaled
+  std::int64_t tiles = 0;  // of kScoredKeys, whole ones before the last block of queries
+  std::vector<float> max;  // [rows][tiles]
+  std::vector<float> sum;  // [rows][tiles][kScoredBlocks], relative to the tile's max
+};
+
+struct KeyBlockChoice::Masses {
+  int rows = 0;
+  std::int64_t count = 0;     // blocks of keys
+  std::vector<float> blocks;  // [rows][count]
+  std::vector<float> own;     // [rows], of the keys behind those
+};
+
+void KeyBlockChoice::score_keys(int head, std::int64_t from, int n, const float* q, int rows, float* keys,
+                                float* scores) const {
+  const int d = cache_.head_dim;
+  f16 space[2 * 256];
+  for (int i = 0; i < n; ++i) widen(row_of(cache_, head, from + i, space), DType::f16, d, keys + i * d);
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, n, d, 1, q, d, keys, d, 0, scores, kScoredKeys);
+}
+
+KeyBlockChoice::Batch KeyBlockChoice::sample(std::span<const QueryBlock> queries) const {
+  const int d = cache_.head_dim;
+  const int group = query_heads_ / cache_.kv_heads;
+  const float scale = index::exact_scale(d);
+  Batch batch;
+  batch.blocks = queries;
+  for (const QueryBlock& block : queries) {
+    std::vector<int> tokens = sampled_tokens(block);
+    if (is_measured(first_, block)) {
+      const std::vector<int> others = measured_tokens(block);
+      tokens.insert(tokens.end(), others.begin(), others.end());
+    }
+    batch.row.push_back(batch.rows);
+    batch.rows += static_cast<int>(tokens.size()) * group;
+    for (const std::int64_t token : tokens) {
+      const float* const from = q_ + (token * query_heads_ + block.head * group) * d;
+      for (int i = 0; i < group * d; ++i) batch.q.push_back(from[i] * scale);
+    }
+    batch.tokens.push_back(std::move(tokens));
+  }
+  return batch;
+}
+
+void KeyBlockChoice::score(Batch& batch, const offload::Threads& threads) const {
+  const int head = batch.blocks.back().head;
+  batch.tiles = blocks_before(batch.blocks.back()) / kScoredBlocks;
+  batch.max.resize(static_cast<std::size_t>(batch.rows * batch.tiles));
+  batch.sum.resize(batch.max.size() * kScoredBlocks);
+  threads.parallel_for(batch.tiles, 1, [&](std::int64_t begin, std::int64_t end) {
+    const index::BlasPlace place;
+    float* const scores = scratch(static_cast<std::size_t>(kScoredKeys) * (batch.rows + cache_.head_dim));
+    float* const keys = scores + static_cast<std::int64_t>(batch.rows) * kScoredKeys;
+    for (std::int64_t tile = begin; tile < end; ++tile) {
+      score_keys(head, tile * kScoredKeys, kScoredKeys, batch.q.data(), batch.rows, keys, scores);
+      softmax_blocks({scores, batch.rows, kScoredKeys, kScoredKeys, sparse_key_block, batch.tiles,
+                      batch.max.data() + tile, batch.sum.data() + tile * kScoredBlocks});
+    }
+  });
+}
+
+KeyBlockChoice::Masses KeyBlockChoice::masses(const Batch& batch, std::size_t block) const {
   const index::BlasPlace place;
   const int d = cache_.head_dim;
   const int group = query_heads_ / cache_.kv_heads;
+  const QueryBlock& queries = batch.blocks[block];
+  const std::vector<int>& tokens = batch.tokens[block];
   const int rows = static_cast<int>(tokens.size()) * group;
   const std::int64_t blocks = blocks_before(queries);
+  const std::int64_t tiles = blocks / kScoredBlocks;  // the rest is scored here
   const std::int64_t own = blocks * sparse_key_block;
   const std::int64_t end = first_ + queries.begin + queries.tokens;
-
-  float* const scores = scratch(static_cast<std::size_t>(rows) * (kScoredKeys + d) + kScoredKeys * d);
-  float* const q = scores + static_cast<std::int64_t>(rows) * kScoredKeys;
-  float* const keys = q + static_cast<std::int64_t>(rows) * d;
-  const float scale = index::exact_scale(d);
-  for (std::size_t t = 0; t < tokens.size(); ++t) {
-    const std::int64_t token = tokens[t];
-    const float* const from = q_ + (token * query_heads_ + queries.head * group) * d;
-    for (int i = 0; i < group * d; ++i) q[static_cast<std::int64_t>(t) * group * d + i] = from[i] * scale;
-  }
-  const auto score = [&](std::int64_t from, int n) {
-    f16 space[2 * 256];
-    for (int i = 0; i < n; ++i) widen(row_of(cache_, queries.head, from + i, space), DType::f16, d, keys + i * d);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, n, d, 1, q, d, keys, d, 0, scores, kScoredKeys);
-  };
+  const float* const q = batch.q.data() + std::int64_t{batch.row[block]} * d;
+  float* const scores = scratch(static_cast<std::size_t>(kScoredKeys) * (rows + d));
+  float* const keys = scores + static_cast<std::int64_t>(rows) * kScoredKeys;
 
   Masses found;
   found.rows = rows;
+  found.count = blocks;
   found.blocks.resize(static_cast<std::size_t>(rows * blocks));
   found.own.resize(static_cast<std::size_t>(rows));
-  std::vector<float> max(static_cast<std::size_t>(rows * blocks));
-  for (std::int64_t key = 0; key < own; key += kScoredKeys) {
-    const int n = static_cast<int>(std::min<std::int64_t>(kScoredKeys, own - key));
-    score(key, n);
-    const std::int64_t block = key / sparse_key_block;
-    softmax_blocks(
-        {scores, rows, n, kScoredKeys, sparse_key_block, blocks, max.data() + block, found.blocks.data() + block});
+  constexpr float none = -std::numeric_limits<float>::infinity();
+  std::vector<float> rest_max(static_cast<std::size_t>(rows), none),
+      rest(static_cast<std::size_t>(rows) * kScoredBlocks);
+  if (const auto n = static_cast<int>(own - tiles * kScoredKeys); n > 0) {
+    score_keys(queries.head, tiles * kScoredKeys, n, q, rows, keys, scores);
+    softmax_blocks({scores, rows, n, kScoredKeys, sparse_key_block, 1, rest_max.data(), rest.data()});
   }
   // The keys behind the blocks, of which each query sees those up to its own.
   std::vector<double> own_sum(static_cast<std::size_t>(rows));
-  std::vector<float> own_max(static_cast<std::size_t>(rows), -std::numeric_limits<float>::infinity());
+  std::vector<float> own_max(static_cast<std::size_t>(rows), none);
   for (std::int64_t key = own; key < end; key += kScoredKeys) {
     const int n = static_cast<int>(std::min<std::int64_t>(kScoredKeys, end - key));
-    score(key, n);
+    score_keys(queries.head, key, n, q, rows, keys, scores);
     for (int row = 0; row < rows; ++row) {
       const float* const s = scores + static_cast<std::int64_t>(row) * kScoredKeys;
       const std::int64_t seen = first_ + tokens[static_cast<std::size_t>(row / group)] + 1 - key;
@@ -95,14 +161,26 @@ KeyBlockChoice::Masses KeyBlockChoice::masses(const QueryBlock& queries, const s
     }
   }
   for (int row = 0; row < rows; ++row) {
-    float* const mass = found.blocks.data() + row * blocks;
-    const float* const top = max.data() + row * blocks;
-    float& behind = found.own[static_cast<std::size_t>(row)];
-    const float own_top = own_max[static_cast<std::size_t>(row)];
-    const float largest = std::max(own_top, blocks == 0 ? own_top : *std::max_element(top, top + blocks));
+    const std::int64_t in_batch = batch.row[block] + row;
+    const float* const tile_max = batch.max.data() + in_batch * batch.tiles;
+    const float* const tile_sum = batch.sum.data() + in_batch * batch.tiles * kScoredBlocks;
+    const float top = rest_max[static_cast<std::size_t>(row)], own_top = own_max[static_cast<std::size_t>(row)];
+    const float largest =
+        std::max({own_top, top, tiles == 0 ? own_top : *std::max_element(tile_max, tile_max + tiles)});
     double sum = own_sum[static_cast<std::size_t>(row)] * std::exp(own_top - largest);
+    float& behind = found.own[static_cast<std::size_t>(row)];
     behind = static_cast<float>(sum);
-    for (std::int64_t b = 0; b < blocks; ++b) sum += mass[b] *= std::exp(top[b] - largest);
+    float* const mass = found.blocks.data() + row * blocks;
+    for (std::int64_t b = 0; b < blocks;) {
+      const std::int64_t tile = b / kScoredBlocks;
+      const float* const from = tile < tiles ? tile_sum + b : rest.data() + row * kScoredBlocks;
+      const float factor = std::exp((tile < tiles ? tile_max[tile] : top) - largest);
+      float added = 0;
+      const std::int64_t count = std::min<std::int64_t>(kScoredBlocks, blocks - b);
+      for (std::int64_t i = 0; i < count; ++i) added += mass[b + i] = from[i] * factor;
+      sum += added;
+      b += count;
+    }
     const auto share = static_cast<float>(1 / sum);
     behind *= share;
     for (std::int64_t b = 0; b < blocks; ++b) mass[b] *= share;
@@ -110,80 +188,95 @@ KeyBlockChoice::Masses KeyBlockChoice::masses(const QueryBlock& queries, const s
   return found;
 }
 
-std::vector<std::int32_t> KeyBlockChoice::heaviest(const Masses& sampled, std::int64_t blocks) const {
-  std::vector<double> mass(static_cast<std::size_t>(blocks));
-  for (int row = 0; row < sampled.rows; ++row) {
-    for (std::int64_t b = 0; b < blocks; ++b) {
-      mass[static_cast<std::size_t>(b)] +=
-          static_cast<double>(sampled.blocks[static_cast<std::size_t>(row * blocks + b)]);
-    }
+std::vector<std::int32_t> KeyBlockChoice::heaviest(const Masses& all, int rows) const {
+  const auto blocks = static_cast<std::size_t>(all.count);
+  std::vector<double> mass(blocks);
+  for (int row = 0; row < rows; ++row) {
+    const float* const of = all.blocks.data() + row * all.count;
+    for (std::size_t b = 0; b < blocks; ++b) mass[b] += static_cast<double>(of[b]);
   }
   for (double& each : mass) each = std::isfinite(each) ? each : 0;  // a query that is not finite fails its token later
-  std::vector<std::int32_t> order(static_cast<std::size_t>(blocks));
-  std::iota(order.begin(), order.end(), 0);
-  // The first block holds the sinks, on which attention rests that has nowhere else to go.
-  std::sort(order.begin() + 1, order.end(), [&](std::int32_t a, std::int32_t b) {
+  const auto lighter = [&](std::int32_t a, std::int32_t b) {
     const double x = mass[static_cast<std::size_t>(a)], y = mass[static_cast<std::size_t>(b)];
-    return x != y ? x > y : a < b;
-  });
+    return x != y ? x < y : a > b;
+  };
+  // The first block holds the sinks, on which attention rests that has nowhere else to go. Of the others a heap gives
+  // the heaviest first, so that those that are left need no order.
+  std::vector<std::int32_t> heap(blocks - 1);
+  std::iota(heap.begin(), heap.end(), 1);
+  std::make_heap(heap.begin(), heap.end(), lighter);
 
-  double caught = std::accumulate(sampled.own.begin(), sampled.own.end(), 0.0);
-  std::size_t taken = 0;
+  double caught = std::accumulate(all.own.begin(), all.own.begin() + rows, mass[0]);
+  std::vector<std::int32_t> taken = {0};
   const auto enough = [&] {
-    if (how_.density > 0) return static_cast<double>(taken) >= how_.density * static_cast<double>(blocks);
-    return caught >= how_.mass * sampled.rows;
+    if (how_.density > 0) return static_cast<double>(taken.size()) >= how_.density * static_cast<double>(blocks);
+    return caught >= how_.mass * rows;
   };
-  do {
-    caught += mass[static_cast<std::size_t>(order[taken])];
-    ++taken;
-  } while (taken < order.size() && !enough());
-  order.resize(taken);
-  std::sort(order.begin(), order.end());
-  return order;
+  while (!heap.empty() && !enough()) {
+    std::pop_heap(heap.begin(), heap.end(), lighter);
+    caught += mass[static_cast<std::size_t>(heap.back())];
+    taken.push_back(heap.back());
+    heap.pop_back();
+  }
+  std::sort(taken.begin(), taken.end());
+  return taken;
 }
 
-void KeyBlockChoice::measure(const QueryBlock& queries, const std::vector<std::int32_t>* chosen,
-                             SparseRead& read) const {
-  const int group = query_heads_ / cache_.kv_heads;
-  const std::int64_t blocks = blocks_before(queries);
-  const std::vector<int> tokens = measured_tokens(queries);
-  const auto head = [&](int row) -> SparseRead::Head& {
-    return read.heads[static_cast<std::size_t>(queries.head * group + row % group)];
-  };
-  if (chosen == nullptr) {
-    for (int row = 0; row < static_cast<int>(tokens.size()) * group; ++row) {
-      ++head(row).rows;
-      head(row).caught += static_cast<std::uint64_t>(1 / SparseRead::unit);
-    }
-    return;
-  }
-  const Masses all = masses(queries, tokens);
-  for (int row = 0; row < all.rows; ++row) {
-    double caught = static_cast<double>(all.own[static_cast<std::size_t>(row)]);
-    for (const std::int32_t b : *chosen)
-      caught += static_cast<double>(all.blocks[static_cast<std::size_t>(row * blocks + b)]);
-    ++head(row).rows;
-    head(row).caught += static_cast<std::uint64_t>(caught > 0 ? std::min(caught, 1.0) / SparseRead::unit : 0);
-  }
-}
-
-std::optional<std::vector<std::int32_t>> KeyBlockChoice::choose(const QueryBlock& queries, SparseRead& read) const {
-  const std::int64_t blocks = blocks_before(queries);
+ChosenKeys KeyBlockChoice::choose(const Batch& batch, std::size_t block, SparseRead& read) const {
+  const QueryBlock& queries = batch.blocks[block];
   const std::int64_t before = first_ + queries.begin;
-  std::optional<std::vector<std::int32_t>> chosen;
-  if (before >= how_.dense_keys) {
-    chosen = heaviest(masses(queries, sampled_tokens(queries)), blocks);
+  const std::int64_t blocks = blocks_before(queries);
+  const int group = query_heads_ / cache_.kv_heads;
+  ChosenKeys chosen;
+  Masses all;
+  int choosing = 0;  // rows
+  if (before >= how_.dense_keys && blocks > 0) {
+    all = masses(batch, block);
+    choosing = std::min(kSampled, queries.tokens) * group;
+    chosen = heaviest(all, choosing);
     if (static_cast<double>(chosen->size()) > kDenseShare * static_cast<double>(blocks)) chosen.reset();
   }
   read.heads.resize(static_cast<std::size_t>(query_heads_));
   const auto own = static_cast<std::uint64_t>(queries.tokens) * static_cast<std::uint64_t>(queries.tokens + 1) / 2;
-  const auto all = static_cast<std::uint64_t>(before) * static_cast<std::uint64_t>(queries.tokens);
   const auto left = chosen ? static_cast<std::uint64_t>(blocks - static_cast<std::int64_t>(chosen->size())) : 0;
-  const auto group = static_cast<std::uint64_t>(query_heads_ / cache_.kv_heads);
-  read.visible += group * (all + own);
-  read.attended += group * (all + own - left * sparse_key_block * static_cast<std::uint64_t>(queries.tokens));
-  if ((before / std::max(1, queries.tokens) + queries.head) % kMeasuredEvery == 0) {
-    measure(queries, chosen ? &*chosen : nullptr, read);
+  const std::uint64_t pairs =
+      own + static_cast<std::uint64_t>(before) * static_cast<std::uint64_t>(queries.tokens);  // of a query head
+  read.visible += static_cast<std::uint64_t>(group) * pairs;
+  read.attended += static_cast<std::uint64_t>(group) *
+                   (pairs - left * sparse_key_block * static_cast<std::uint64_t>(queries.tokens));
+  if (!is_measured(first_, queries)) return chosen;
+  for (int row = 0; row < std::min(kSampled, queries.tokens) * group; ++row) {
+    double caught = 1;
+    if (chosen) {
+      caught = static_cast<double>(all.own[static_cast<std::size_t>(choosing + row)]);
+      const float* const mass = all.blocks.data() + (choosing + row) * all.count;
+      for (const std::int32_t b : *chosen) caught += static_cast<double>(mass[b]);
+    }
+    SparseRead::Head& head = read.heads[static_cast<std::size_t>(queries.head * group + row % group)];
+    ++head.rows;
+    head.caught += static_cast<std::uint64_t>(caught > 0 ? std::min(caught, 1.0) / SparseRead::unit : 0);
+  }
+  return chosen;
+}
+
+std::vector<ChosenKeys> KeyBlockChoice::choose(std::span<const QueryBlock> queries, const offload::Threads& threads,
+                                               SparseRead& read) const {
+  std::vector<ChosenKeys> chosen(queries.size());
+  const int group = query_heads_ / cache_.kv_heads;
+  const auto together = static_cast<std::size_t>(std::max(1, kBatchRows / (kSampled * group)));
+  for (std::size_t from = 0; from < queries.size(); from += together) {
+    Batch batch = sample(queries.subspan(from, std::min(together, queries.size() - from)));
+    if (first_ + batch.blocks.back().begin >= how_.dense_keys) score(batch, threads);
+    std::mutex adding;
+    threads.parallel_for(static_cast<std::int64_t>(batch.blocks.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+      SparseRead own;
+      for (std::int64_t i = begin; i < end; ++i) {
+        const auto block = static_cast<std::size_t>(i);
+        chosen[from + block] = choose(batch, block, own);
+      }
+      const std::lock_guard lock(adding);
+      read.add(own);
+    });
   }
   return chosen;
 }

@@ -266,13 +266,17 @@ void softmax_tile_simd(const ScoreTile& tile) {
 
 void softmax_blocks_simd(const BlockScores& scores) {
   const F32 d;
+  const int lanes = static_cast<int>(hn::Lanes(d));
   for (int row = 0; row < scores.rows; ++row) {
+    float* const s = scores.s + static_cast<std::int64_t>(row) * scores.stride;
+    float max = -std::numeric_limits<float>::infinity(), sum = 0;
+    softmax_step(d, s, 0, scores.columns, max, sum);
+    scores.max[row * scores.pitch] = max;
+    float* const to = scores.sum + row * scores.pitch * (scores.stride / scores.block);
     for (int block = 0; block * scores.block < scores.columns; ++block) {
-      float max = -std::numeric_limits<float>::infinity(), sum = 0;
-      softmax_step(d, scores.s + static_cast<std::int64_t>(row) * scores.stride + block * scores.block, 0, scores.block,
-                   max, sum);
-      scores.max[row * scores.pitch + block] = max;
-      scores.sum[row * scores.pitch + block] = sum;
+      auto total = hn::Zero(d);
+      for (int i = 0; i < scores.block; i += lanes) total = hn::Add(total, hn::LoadU(d, s + block * scores.block + i));
+      to[block] = hn::GetLane(hn::SumOfLanes(d, total));
     }
   }
 }

@@ -55,8 +55,8 @@ struct ScoreTile {
 void softmax_tile(const ScoreTile& tile);
 
 // Scores of keys that are taken together, `block` at a time, a multiple of 16: s f32 [rows][stride], of which `columns`
-// are keys, a multiple of the block. Replaces s by exp(s - max) of each block's own largest, and gives that and the
-// sum, f32 [rows][pitch].
+// are keys, a multiple of the block. Replaces s by exp(s - max) of a row's largest, and gives that, f32 [rows][pitch],
+// and the sum of each block, f32 [rows][pitch][stride / block].
 struct BlockScores {
   float* s = nullptr;
   int rows = 0;

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <numeric>
+#include <span>
 
 #include "gpu/cpu/key_blocks.h"
 #include "gpu/make_backend.h"
@@ -67,14 +67,27 @@ Ran run(Chunk& chunk, const SparseCausal& how, int thread_count = 2) {
   return ran;
 }
 
-std::vector<QueryBlock> query_blocks(const Chunk& chunk) {
-  std::vector<QueryBlock> blocks;
-  const int most = query_block_tokens(chunk.group);
-  for (int head = 0; head < chunk.cache.shape().kv_heads; ++head) {
-    for (int t = 0; t < chunk.T; t += most) blocks.push_back({head, t, std::min(most, chunk.T - t)});
+// What each block of queries reads of a chunk, head after head.
+struct Chosen {
+  Chosen(Chunk& chunk, const SparseCausal& how) {
+    const CacheView view = chunk.cache.view();
+    const KeyBlockChoice choice(view, chunk.q.data(), chunk.query_heads, chunk.first(), how);
+    const offload::Threads threads(2);
+    const int most = query_block_tokens(chunk.group);
+    for (int head = 0; head < view.kv_heads; ++head) {
+      const std::size_t from = queries.size();
+      for (int t = 0; t < chunk.T; t += most) queries.push_back({head, t, std::min(most, chunk.T - t)});
+      const auto of_head = choice.choose(std::span(queries).subspan(from), threads, read);
+      keys.insert(keys.end(), of_head.begin(), of_head.end());
+    }
+    for (const QueryBlock& each : queries) before.push_back(choice.blocks_before(each));
   }
-  return blocks;
-}
+
+  std::vector<QueryBlock> queries;
+  std::vector<ChosenKeys> keys;
+  std::vector<std::int64_t> before;  // blocks of keys
+  SparseRead read;
+};
 
 Chunk prose(int group = 3, int kv_heads = 2, int tokens = 300) {
   return {
@@ -90,12 +103,11 @@ TEST(SparseCausal, TheOutputIsThatOfExactAttentionToTheChosenBlocks) {
       SparseCausal how = by_mass;
       if (group == 8) how.density = 0.3;  // so many heads want all that there is
       const Ran ran = run(chunk, how);
-      const CacheView view = chunk.cache.view();
-      const KeyBlockChoice choice(view, chunk.q.data(), chunk.query_heads, chunk.first(), how);
+      const Chosen choice(chunk, how);
       int sparse = 0;
-      for (const QueryBlock& block : query_blocks(chunk)) {
-        SparseRead unused;
-        const auto chosen = choice.choose(block, unused);
+      for (std::size_t n = 0; n < choice.queries.size(); ++n) {
+        const QueryBlock& block = choice.queries[n];
+        const ChosenKeys& chosen = choice.keys[n];
         if (chosen) ++sparse;
         for (const int token : {block.begin, block.begin + block.tokens - 1}) {
           std::vector<std::int64_t> positions;
@@ -104,7 +116,7 @@ TEST(SparseCausal, TheOutputIsThatOfExactAttentionToTheChosenBlocks) {
               for (int i = 0; i < sparse_key_block; ++i) positions.push_back(std::int64_t{b} * sparse_key_block + i);
             }
           }
-          const std::int64_t own = chosen ? choice.blocks_before(block) * sparse_key_block : 0;
+          const std::int64_t own = chosen ? choice.before[n] * sparse_key_block : 0;
           for (std::int64_t p = own; p <= chunk.first() + token; ++p) positions.push_back(p);
           for (int g = 0; g < group; ++g) {
             const int head = block.head * group + g;
@@ -124,14 +136,13 @@ TEST(SparseCausal, TheOutputIsThatOfExactAttentionToTheChosenBlocks) {
 
 TEST(SparseCausal, TheHeaviestBlocksAreChosenUntilTheMassIsThere) {
   Chunk chunk = prose();
-  const CacheView view = chunk.cache.view();
-  const KeyBlockChoice choice(view, chunk.q.data(), chunk.query_heads, chunk.first(), by_mass);
-  for (const QueryBlock& block : query_blocks(chunk)) {
-    SparseRead unused;
-    const auto chosen = choice.choose(block, unused);
+  const Chosen choice(chunk, by_mass);
+  for (std::size_t n = 0; n < choice.queries.size(); ++n) {
+    const QueryBlock& block = choice.queries[n];
+    const ChosenKeys& chosen = choice.keys[n];
     ASSERT_TRUE(chosen);
     // The tokens that are asked: in the middle of each of four parts.
-    const auto blocks = static_cast<std::size_t>(choice.blocks_before(block));
+    const auto blocks = static_cast<std::size_t>(choice.before[n]);
     std::vector<double> mass(blocks);
     double own = 0;
     const int sampled = std::min(4, block.tokens);
@@ -162,14 +173,10 @@ TEST(SparseCausal, TheHeaviestBlocksAreChosenUntilTheMassIsThere) {
 
 TEST(SparseCausal, ADensityTakesThatShareOfTheBlocks) {
   Chunk chunk = prose();
-  const CacheView view = chunk.cache.view();
-  const KeyBlockChoice choice(view, chunk.q.data(), chunk.query_heads, chunk.first(),
-                              {.mass = 0.9, .density = 0.25, .dense_keys = 256});
-  for (const QueryBlock& block : query_blocks(chunk)) {
-    SparseRead unused;
-    const auto chosen = choice.choose(block, unused);
-    ASSERT_TRUE(chosen);
-    EXPECT_EQ(static_cast<double>(chosen->size()), std::ceil(0.25 * static_cast<double>(choice.blocks_before(block))));
+  const Chosen choice(chunk, {.mass = 0.9, .density = 0.25, .dense_keys = 256});
+  for (std::size_t n = 0; n < choice.queries.size(); ++n) {
+    ASSERT_TRUE(choice.keys[n]);
+    EXPECT_EQ(static_cast<double>(choice.keys[n]->size()), std::ceil(0.25 * static_cast<double>(choice.before[n])));
   }
 }
 
@@ -203,26 +210,22 @@ TEST(SparseCausal, NothingDependsOnTheNumberOfThreads) {
 TEST(SparseCausal, SaysWhatOtherQueriesCatch) {
   Chunk chunk = prose(2, 1, 640);
   const Ran ran = run(chunk, by_mass);
-  const CacheView view = chunk.cache.view();
-  const KeyBlockChoice choice(view, chunk.q.data(), chunk.query_heads, chunk.first(), by_mass);
+  const Chosen choice(chunk, by_mass);
   std::vector<double> caught(2);
   std::vector<std::uint64_t> rows(2);
   std::uint64_t visible = 0;
   for (int t = 0; t < chunk.T; ++t) visible += 2 * static_cast<std::uint64_t>(chunk.first() + t + 1);
-  for (const QueryBlock& block : query_blocks(chunk)) {
-    SparseRead own;
-    const auto chosen = choice.choose(block, own);
-    if (std::accumulate(own.heads.begin(), own.heads.end(), std::uint64_t{0},
-                        [](std::uint64_t sum, const SparseRead::Head& head) { return sum + head.rows; }) == 0) {
-      continue;  // not measured
-    }
+  for (std::size_t n = 0; n < choice.queries.size(); ++n) {
+    const QueryBlock& block = choice.queries[n];
+    const ChosenKeys& chosen = choice.keys[n];
+    if ((chunk.first() + block.begin) / block.tokens % 8 != 0) continue;  // one block in eight is measured
     for (int i = 0; i < 4; ++i) {
       for (std::size_t g = 0; g < 2; ++g) {
         const auto of = chunk.masses(block.begin + i * block.tokens / 4, static_cast<int>(g));
         ++rows[g];
         for (std::size_t p = 0; p < of.size(); ++p) {
           const auto b = static_cast<std::int64_t>(p) / sparse_key_block;
-          const bool read = !chosen || b >= choice.blocks_before(block) ||
+          const bool read = !chosen || b >= choice.before[n] ||
                             std::ranges::find(*chosen, static_cast<std::int32_t>(b)) != chosen->end();
           if (read) caught[g] += of[p];
         }
