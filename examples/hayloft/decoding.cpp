@@ -3,17 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "examples/hayloft/options/exact.h"
 #include "examples/hayloft/process/interrupt.h"
+#include "examples/hayloft/process/messages.h"
 #include "examples/hayloft/process/processes.h"
 #include "examples/hayloft/process/ranks.h"
 #include "examples/hayloft/process/text_output.h"
 #include "offload/clock.h"
 #include "offload/progress.h"
 #include "offload/text/format.h"
+#include "runtime/chat/calls/answer_form.h"
 #include "runtime/tokenizer/text_stream.h"
 
 namespace hayloft::cli {
@@ -32,6 +35,51 @@ void prepare_method(runtime::Session& session, const runtime::Method& method) {
 }
 
 namespace {
+
+// Prints an answer as it comes. Of one in channels the text for the reader goes to standard output, and to standard
+// error what the model says to itself.
+class PrintedAnswer {
+ public:
+  PrintedAnswer(const runtime::Tokenizer& tokenizer, std::int32_t last_of_prompt, bool channels, Answer* answer)
+      : tokenizer_(tokenizer), stream_(tokenizer, last_of_prompt), answer_(answer) {
+    form_.channels = channels;
+    reader_ = runtime::make_answer_reader(form_);
+  }
+
+  void push(std::int32_t token) {
+    if (!reader_) return show(stream_.push(token));
+    const bool special = tokenizer_.is_special(token);
+    show(reader_->push({special ? tokenizer_.decode({token}, true) : stream_.push(token), special}));
+  }
+
+  void finish() {
+    if (!reader_) return show(stream_.finish());
+    show(reader_->push({stream_.finish(), false}));
+    show(reader_->finish());
+    if (thinking_) note("\n");
+  }
+
+ private:
+  void show(const std::vector<runtime::AnswerPart>& parts) {
+    for (const runtime::AnswerPart& part : parts) {
+      const bool thinks = part.kind == runtime::AnswerPart::Kind::reasoning;
+      if (thinking_ && !thinks) note("\n");
+      thinking_ = thinks;
+      thinks ? note("{}", part.text) : show(part.text);
+    }
+  }
+  void show(const std::string& text) {
+    if (answer_) answer_->text += text;
+    print_foreign(text);
+  }
+
+  const runtime::Tokenizer& tokenizer_;
+  runtime::TextStream stream_;
+  Answer* answer_;
+  runtime::AnswerForm form_;
+  std::unique_ptr<runtime::AnswerReader> reader_;
+  bool thinking_ = false;
+};
 
 // Makes that method draft for the session; its index is built now.
 void draft_by(runtime::Session& session, const runtime::MethodOptions& method) {
@@ -68,11 +116,7 @@ void decode_and_print(const Environment& environment, runtime::Session& session,
     sampler.read(before.prompt);
   }
   std::int32_t token = before.prompt.back();
-  runtime::TextStream stream(*environment.tokenizer, token);
-  const auto show = [&](const std::string& text) {
-    if (answer) answer->text += text;
-    print_foreign(text);
-  };
+  PrintedAnswer printed(*environment.tokenizer, token, drawing.channels, answer);
   method.watch(session);
   struct Keeps {  // also when Interrupted is thrown
     ~Keeps() { method.decoded(session); }
@@ -97,7 +141,7 @@ void decode_and_print(const Environment& environment, runtime::Session& session,
     ended = is_end(drawn);
     if (ended) return false;
     ++done.tokens;
-    show(stream.push(drawn));
+    printed.push(drawn);
     return true;
   };
   while (!ended && done.tokens < drawing.most) {
@@ -118,7 +162,7 @@ void decode_and_print(const Environment& environment, runtime::Session& session,
     }
     done.seconds += seconds_since(start);
   }
-  show(stream.finish());
+  printed.finish();
   print("\n");
 }
 

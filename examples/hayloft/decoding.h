@@ -42,6 +42,7 @@ struct Drawing {
   std::vector<std::int32_t> ends = {};               // besides the model's end-of-text tokens
   std::optional<runtime::DraftOptions> drafts = {};  // of which exact attention verifies several a pass ...
   bool drafts_where_exact = false;                   // ... only where the method attends exactly anyhow
+  bool channels = false;                             // the model writes messages of several channels, as gpt-oss does
 };
 
 // Has tokens drafted: as --exact asks, or where there is no --exact by copies from the text wherever `auto` attends
@@ -60,8 +61,8 @@ struct TokensBefore {
 };
 
 // Decodes from the last token of the prompt, which is not yet in the session, until a token that ends the text or as
-// many as are allowed, and prints the text to standard output. `done`, and `answer` unless it is null, are kept up to
-// date, also when Interrupted is thrown.
+// many as are allowed, and prints the text to standard output; what it holds of reasoning in a channel of its own goes
+// to standard error. `done`, and `answer` unless it is null, are kept up to date, also when Interrupted is thrown.
 void decode_and_print(const Environment& environment, runtime::Session& session, WatchedMethod& method,
                       const Drawing& drawing, const TokensBefore& before, Decoded& done, Answer* answer = nullptr);
 

@@ -2,6 +2,7 @@
 #include <sched.h>
 
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -55,6 +56,33 @@ TEST_F(ChatTest, AnswersLineByLineAndRemembersWhatWasSaid) {
   const std::string second =
       generated("user:the hay\nassistant:" + first.substr(0, first.size() - 1) + "\nuser:and then\nassistant:", "5");
   EXPECT_EQ(outcome.out, first + second);
+}
+
+TEST_F(ChatTest, OfAnAnswerInChannelsTheReasoningIsNoPart) {
+  write("chat_template.jinja",
+        "{# <|channel|> <|message|> #}{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant:{% endif %}");
+  const json original = json::parse(std::ifstream(model_ / "tokenizer.json"));
+  fs::remove(model_ / "tokenizer.json");
+  for (const std::string channel : {"final", "analysis"}) {
+    json tokenizer = original;
+    const std::vector<std::string> head = {"<|channel|>", channel, "<|message|>"};
+    for (std::size_t i = 0; i < head.size(); ++i) {
+      json added = tokenizer["added_tokens"][0];
+      added["id"] = 1001 + i;
+      added["content"] = head[i];
+      added["special"] = i != 1;
+      tokenizer["added_tokens"].push_back(added);
+    }
+    write("tokenizer.json", tokenizer.dump());
+    // The answer is tokens 1001 to 1005, the last two of which are text.
+    const Outcome read = chat(
+        "the hay is\n", {"-n", "5", "--repeat-penalty", "1000", "--logit-bias", "1001+90", "--logit-bias", "1002+80",
+                         "--logit-bias", "1003+70", "--logit-bias", "1004+60", "--logit-bias", "1005+50"});
+    ASSERT_EQ(read.exit_code, 0) << read.err;
+    EXPECT_EQ(read.out, channel == "final" ? "althy tail\n" : "\n");
+    EXPECT_EQ(read.err.find("althy tail\n") != std::string::npos, channel == "analysis") << read.err;
+  }
 }
 
 TEST_F(ChatTest, EndsAtExit) {

@@ -23,6 +23,7 @@
 #include "examples/hayloft/saved_context.h"
 #include "offload/error.h"
 #include "offload/snapshot/snapshot.h"
+#include "runtime/chat/calls/answer_form.h"
 #include "runtime/chat/load_chat_template.h"
 #include "runtime/context/ingest.h"
 #include "runtime/tokenizer/end_of_turn.h"
@@ -138,7 +139,10 @@ class AskCommand : public Command {
     environment_.emplace(machine_, directory_, rope_);
     check_drawing(*environment_, drawing_);
     set_drafts(drawing_, drafts_, exact_.draft, method_, *environment_->backend);
-    if (chat_) drawing_.ends = runtime::end_of_turn_tokens(*environment_->tokenizer);
+    if (chat_) {
+      drawing_.ends = runtime::end_of_turn_tokens(*environment_->tokenizer);
+      drawing_.channels = runtime::answer_form(*chat_, {}, "").channels;
+    }
     method_ = runtime::with_column_recall(with_rates(method_, *environment_, machine_.profile),
                                           runtime::saved_column_recall(snapshot));
     facts = {weights_digest(*environment_, directory_), shared_options(*app_), ""};

@@ -26,6 +26,7 @@
 #include "offload/error.h"
 #include "offload/progress.h"
 #include "offload/snapshot/snapshot.h"
+#include "runtime/chat/calls/answer_form.h"
 #include "runtime/chat/conversation.h"
 #include "runtime/context/column_choice.h"
 #include "runtime/tokenizer/end_of_turn.h"
@@ -130,6 +131,7 @@ class ChatCommand : public Command {
     check_drawing(*environment_, drawing_);
     set_drafts(drawing_, drafts_, exact_.draft, method_, *environment_->backend);
     drawing_.ends = runtime::end_of_turn_tokens(*environment_->tokenizer);
+    drawing_.channels = runtime::answer_form(*template_, {}, "").channels;
     method_ = with_rates(method_, *environment_, machine_.profile);
     if (snapshot_) method_ = runtime::with_column_recall(method_, runtime::saved_column_recall(*snapshot_));
     facts = {weights_digest(*environment_, directory_), shared_options(*app_), ""};
