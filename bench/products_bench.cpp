@@ -66,10 +66,10 @@ void products(benchmark::State& state, const NamedType& of, gpu::Products by) {
   report_share_of_peak(state, static_cast<double>(T) * rows * cols, seconds.count());
 }
 
-// T queries of 8 heads of 128 over 2 KV heads, the first T tokens of a sequence, or T behind 3 T others.
+// T queries of 8 heads of d over 2 KV heads, the first T tokens of a sequence, or T behind 3 T others.
 void prefill_attention(benchmark::State& state) {
-  constexpr int heads = 8, kv_heads = 2, d = 128;
-  const int T = static_cast<int>(state.range(0));
+  constexpr int heads = 8, kv_heads = 2;
+  const int T = static_cast<int>(state.range(0)), d = static_cast<int>(state.range(2));
   const std::int64_t tokens = T + state.range(1);
   std::vector<f16> tail(static_cast<std::size_t>(kv_heads * tokens * 2 * d));
   std::vector<float> q(static_cast<std::size_t>(T) * heads * d), out(q.size());
@@ -91,10 +91,9 @@ void prefill_attention(benchmark::State& state) {
   report_share_of_peak(state, pairs * heads * 2 * d, seconds.count());
 }
 BENCHMARK(prefill_attention)
-    ->ArgNames({"T", "before"})
-    ->Args({512, 0})
-    ->Args({512, 1536})
-    ->Args({2048, 0})
+    ->ArgNames({"T", "before", "d"})
+    ->ArgsProduct({{512}, {0, 1536}, {64, 128, 256}})
+    ->Args({2048, 0, 128})
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();
 

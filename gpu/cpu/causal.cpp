@@ -1,25 +1,20 @@
 #include "gpu/cpu/cpu_backend.h"
 
-#include <cblas.h>
-
 #include <algorithm>
 #include <limits>
 #include <vector>
 
 #include "gpu/cpu/attention.h"
-#include "gpu/cpu/elementwise.h"
 #include "gpu/cpu/key_blocks.h"
-#include "gpu/cpu/rows.h"
 #include "gpu/cpu/scratch.h"
-#include "index/scan/blas_places.h"
+#include "gpu/cpu/tile_packer.h"
 #include "index/scan/exact_search.h"
 
 namespace hayloft::gpu {
 namespace {
 
-constexpr int kBandTokens = 32;  // a block of a short window: its tile spans window + block keys, mostly masked
-constexpr int kTileKeys = 256;   // keys per tile
-constexpr int kMostDim = 256;    // head dimension
+constexpr int kBlockQueries = 256;  // rows of a block: tokens times query heads of a group
+constexpr int kBandTokens = 32;     // a block of a short window: its tile spans window + block keys, mostly masked
 constexpr std::int64_t kSplitKeys = 4096;  // the least a segment of keys holds
 constexpr std::int64_t kWantedTasks = 64;  // with fewer blocks than this, a block's keys are split into segments
 
@@ -47,7 +42,7 @@ class CausalAttention {
     oldest_ = first_position(cache);
     sinks_end_ = sinks_end(cache, keep);
     group_ = query_heads / cache.kv_heads;
-    block_tokens_ = query_block_tokens(group_);
+    block_tokens_ = std::max(1, kBlockQueries / group_);
     if (window > 0 && window < block_tokens_)
       block_tokens_ = std::min(block_tokens_, std::max(static_cast<int>(window), kBandTokens));
     blocks_ = (T + block_tokens_ - 1) / block_tokens_;
@@ -66,6 +61,8 @@ class CausalAttention {
   // From now on the blocks of queries read the blocks of keys that this chooses, and what that caught is added to
   // `read`.
   void choose(const SparseCausal& how, SparseRead& read, const offload::Threads& threads) {
+    block_tokens_ = sparse_block_tokens(group_);
+    blocks_ = (tokens_ + block_tokens_ - 1) / block_tokens_;
     const KeyBlockChoice choice(cache_, q_, query_heads_, first_, how);
     for (int head = 0; head < cache_.kv_heads; ++head) {
       std::vector<QueryBlock> queries;
@@ -91,42 +88,39 @@ class CausalAttention {
 
  private:
   void attend_block(int head, int block, std::int64_t segment) {
-    const index::BlasPlace place;
     const int d = cache_.head_dim;
     const int t0 = block * block_tokens_;
     const int block_tokens = std::min(block_tokens_, tokens_ - t0);
     const int rows = block_tokens * group_;
-    float* queries = scratch(static_cast<std::size_t>(rows) * (2 * d + kTileKeys + 2) + kTileKeys * 2 * d);
-    float* s = queries;  // first, because its rows want alignment
-    queries = s + static_cast<std::int64_t>(rows) * kTileKeys;
-    float* weighted = queries + static_cast<std::int64_t>(rows) * d;
-    float* keys = weighted + static_cast<std::int64_t>(rows) * d;  // [tile][2 d]: K then V, like the cache's rows
-    float* max = keys + static_cast<std::int64_t>(kTileKeys) * 2 * d;
-    float* sum = max + rows;
+    const int padded = padded_queries(rows);
+    const int stride = weighted_stride(d);
+    float* const space = scratch(KeyTile::key_floats(d) + KeyTile::value_floats(d) + kPaddedQueries * kTileKeys +
+                                 static_cast<std::size_t>(padded) * (stride + d + 2));
+    const KeyTile tile{space, space + KeyTile::key_floats(d), d};
+    float* const scores = tile.values + KeyTile::value_floats(d);
+    float* const weighted = scores + kPaddedQueries * kTileKeys;
+    float* const q = weighted + static_cast<std::int64_t>(padded) * stride;
+    float* const max = q + static_cast<std::int64_t>(padded) * d;
+    float* const sum = max + padded;
+    const TileQueries queries{q, rows, group_, weighted, max, sum, scores};
 
-    load_queries(head, t0, block_tokens, queries);
-    std::fill_n(weighted, static_cast<std::int64_t>(rows) * d, 0.0f);
-    std::fill_n(max, rows, AttentionState{}.max);
-    std::fill_n(sum, rows, 0.0f);
+    load_queries(head, t0, block_tokens, q);
+    std::fill_n(q + static_cast<std::int64_t>(rows) * d, static_cast<std::int64_t>(padded - rows) * d, 0.0f);
+    std::fill_n(weighted, static_cast<std::int64_t>(padded) * stride, 0.0f);
+    std::fill_n(max, padded, AttentionState{}.max);
+    std::fill_n(sum, padded, 0.0f);
 
     const std::int64_t first = first_ + t0;  // the first query's position
     const std::int64_t keys_end = std::min(first + block_tokens, cache_.tokens());
-    // n keys that lie in `keys`, of which the first token of the block sees [visible_from, visible_to).
-    const auto attend_tile = [&](int n, std::int64_t visible_from, std::int64_t visible_to) {
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, n, d, 1, queries, d, keys, 2 * d, 0, s, kTileKeys);
-      softmax_tile({s, rows, n, kTileKeys, group_, visible_from, visible_to, weighted, d, max, sum});
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, d, n, 1, s, kTileKeys, keys + d, 2 * d, 1, weighted,
-                  d);
-    };
-    const auto load_keys = [&](std::int64_t from, int n, float* to) {
-      f16 space[2 * kMostDim];
-      for (int i = 0; i < n; ++i) widen(row_of(cache_, head, from + i, space), DType::f16, 2 * d, to + i * 2 * d);
+    // Keys are packed one after the other; the first token sees [visible_from, visible_to) of a tile of them.
+    TilePacker packer(cache_, head, tile);
+    const auto attend = [&](std::int64_t visible_from, std::int64_t visible_to) {
+      attend_tile(tile, packer.finish(), visible_from, visible_to, queries);
     };
     const auto attend_keys = [&](std::int64_t from, std::int64_t to, bool windowed) {
-      for (std::int64_t k0 = from; k0 < to; k0 += kTileKeys) {
-        const int n = static_cast<int>(std::min<std::int64_t>(kTileKeys, to - k0));
-        load_keys(k0, n, keys);
-        attend_tile(n, windowed ? first - window_ + 1 - k0 : -first_ - tokens_, first + 1 - k0);
+      for (std::int64_t k0 = from; k0 < to; k0 += tile_keys(d)) {
+        packer.add(k0, static_cast<int>(std::min<std::int64_t>(tile_keys(d), to - k0)));
+        attend(windowed ? first - window_ + 1 - k0 : -first_ - tokens_, first + 1 - k0);
       }
     };
     const std::size_t at = static_cast<std::size_t>(head) * static_cast<std::size_t>(blocks_) + block;
@@ -135,14 +129,12 @@ class CausalAttention {
       const std::size_t part = (listed.size() + static_cast<std::size_t>(segments_) - 1) / segments_;
       const std::size_t last = std::min(listed.size(), (static_cast<std::size_t>(segment) + 1) * part);
       for (std::size_t i = static_cast<std::size_t>(segment) * part; i < last;) {
-        int n = 0;
-        for (; i < last && n < kTileKeys; ++i, n += sparse_key_block) {
-          load_keys(std::int64_t{listed[i]} * sparse_key_block, sparse_key_block, keys + n * 2 * d);
-        }
-        attend_tile(n, -first_ - tokens_, n);  // every query sees them all
+        for (int n = 0; i < last && n < tile_keys(d); ++i, n += sparse_key_block)
+          packer.add(std::int64_t{listed[i]} * sparse_key_block, sparse_key_block);
+        attend(-first_ - tokens_, kTileKeys);  // every query sees them all
       }
       if (segment + 1 == segments_) attend_keys(first / sparse_key_block * sparse_key_block, keys_end, false);
-      store_states(head, t0, rows, segment, weighted, max, sum);
+      store_states(head, t0, segment, queries);
       return;
     }
     // Sinks are seen whatever the window, so they come apart from the keys behind them; in the first blocks the two
@@ -156,7 +148,7 @@ class CausalAttention {
     const std::int64_t to = std::min(from + share, count);
     attend_keys(oldest_ + from, oldest_ + std::min(to, sinks), false);
     attend_keys(lowest + std::max<std::int64_t>(0, from - sinks), lowest + to - sinks, window_ > 0);
-    store_states(head, t0, rows, segment, weighted, max, sum);
+    store_states(head, t0, segment, queries);
   }
 
   // Row m of a block is token m / g, query head m % g of the group; scaled by 1 / sqrt(d).
@@ -169,12 +161,12 @@ class CausalAttention {
     }
   }
 
-  void store_states(int head, int t0, int rows, std::int64_t segment, float* weighted, const float* max,
-                    const float* sum) {
+  void store_states(int head, int t0, std::int64_t segment, const TileQueries& queries) {
     const int d = cache_.head_dim;
-    for (int m = 0; m < rows; ++m) {
+    for (int m = 0; m < queries.rows; ++m) {
       const std::int64_t at = query_index(head, t0 + m / group_) + m % group_;
-      const AttentionState state{weighted + static_cast<std::int64_t>(m) * d, max[m], sum[m]};
+      float* const weighted = queries.weighted + static_cast<std::int64_t>(m) * weighted_stride(d);
+      const AttentionState state{weighted, queries.max[m], queries.sum[m]};
       if (segments_ == 1) {
         finish(state, at);
       } else {

@@ -1,18 +1,13 @@
 #include "gpu/cpu/key_blocks.h"
 
-#include <cblas.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <mutex>
 #include <numeric>
 
-#include "gpu/cpu/attention.h"
-#include "gpu/cpu/elementwise.h"
-#include "gpu/cpu/rows.h"
 #include "gpu/cpu/scratch.h"
-#include "index/scan/blas_places.h"
+#include "gpu/cpu/tile_packer.h"
 #include "index/scan/exact_search.h"
 
 namespace hayloft::gpu {
@@ -20,9 +15,8 @@ namespace {
 
 constexpr int kSampled = 4;        // tokens of a block of queries that are scored
 constexpr int kMeasuredEvery = 8;  // one block of queries in so many is measured by as many other tokens
-constexpr int kScoredKeys = 256;   // keys that are scored at a time, a multiple of the block
 constexpr int kBatchRows = 128;    // rows of queries that are scored at a time, so that a key is widened once for them
-constexpr int kScoredBlocks = kScoredKeys / sparse_key_block;
+constexpr int kScoredBlocks = kTileKeys / sparse_key_block;
 
 // Above this share of the blocks all are read: it costs as much, and loses nothing.
 constexpr double kDenseShare = 0.75;
@@ -54,8 +48,8 @@ struct KeyBlockChoice::Batch {
   std::vector<std::vector<int>> tokens;  // of each block: those that choose, then those that measure
   std::vector<int> row;                  // of each block its first row; rows are [tokens][query heads of the group]
   int rows = 0;
-  std::vector<float> q;    // [rows][d], scaled
-  std::int64_t tiles = 0;  // of kScoredKeys, whole ones before the last block of queries
+  std::vector<float> q;    // [rows][d], scaled; and as many zeros as score_tile() may read
+  std::int64_t tiles = 0;  // of kTileKeys, whole ones before the last block of queries
   std::vector<float> max;  // [rows][tiles]
   std::vector<float> sum;  // [rows][tiles][kScoredBlocks], relative to the tile's max
 };
@@ -69,10 +63,10 @@ struct KeyBlockChoice::Masses {
 
 void KeyBlockChoice::score_keys(int head, std::int64_t from, int n, const float* q, int rows, float* keys,
                                 float* scores) const {
-  const int d = cache_.head_dim;
-  f16 space[2 * 256];
-  for (int i = 0; i < n; ++i) widen(row_of(cache_, head, from + i, space), DType::f16, d, keys + i * d);
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, n, d, 1, q, d, keys, d, 0, scores, kScoredKeys);
+  const KeyTile tile{keys, nullptr, cache_.head_dim};
+  TilePacker packer(cache_, head, tile);
+  packer.add(from, n);
+  score_tile(tile, packer.finish(), q, rows, scores);
 }
 
 KeyBlockChoice::Batch KeyBlockChoice::sample(std::span<const QueryBlock> queries) const {
@@ -95,6 +89,7 @@ KeyBlockChoice::Batch KeyBlockChoice::sample(std::span<const QueryBlock> queries
     }
     batch.tokens.push_back(std::move(tokens));
   }
+  batch.q.resize(static_cast<std::size_t>((batch.rows + kPaddedQueries) * d));
   return batch;
 }
 
@@ -104,19 +99,18 @@ void KeyBlockChoice::score(Batch& batch, const offload::Threads& threads) const 
   batch.max.resize(static_cast<std::size_t>(batch.rows * batch.tiles));
   batch.sum.resize(batch.max.size() * kScoredBlocks);
   threads.parallel_for(batch.tiles, 1, [&](std::int64_t begin, std::int64_t end) {
-    const index::BlasPlace place;
-    float* const scores = scratch(static_cast<std::size_t>(kScoredKeys) * (batch.rows + cache_.head_dim));
-    float* const keys = scores + static_cast<std::int64_t>(batch.rows) * kScoredKeys;
+    const int padded = padded_queries(batch.rows);
+    float* const scores = scratch(static_cast<std::size_t>(padded) * kTileKeys + KeyTile::key_floats(cache_.head_dim));
+    float* const keys = scores + static_cast<std::int64_t>(padded) * kTileKeys;
     for (std::int64_t tile = begin; tile < end; ++tile) {
-      score_keys(head, tile * kScoredKeys, kScoredKeys, batch.q.data(), batch.rows, keys, scores);
-      softmax_blocks({scores, batch.rows, kScoredKeys, kScoredKeys, sparse_key_block, batch.tiles,
-                      batch.max.data() + tile, batch.sum.data() + tile * kScoredBlocks});
+      score_keys(head, tile * kTileKeys, kTileKeys, batch.q.data(), batch.rows, keys, scores);
+      softmax_blocks({scores, batch.rows, kTileKeys, kTileKeys, sparse_key_block, batch.tiles, batch.max.data() + tile,
+                      batch.sum.data() + tile * kScoredBlocks});
     }
   });
 }
 
 KeyBlockChoice::Masses KeyBlockChoice::masses(const Batch& batch, std::size_t block) const {
-  const index::BlasPlace place;
   const int d = cache_.head_dim;
   const int group = query_heads_ / cache_.kv_heads;
   const QueryBlock& queries = batch.blocks[block];
@@ -127,8 +121,8 @@ KeyBlockChoice::Masses KeyBlockChoice::masses(const Batch& batch, std::size_t bl
   const std::int64_t own = blocks * sparse_key_block;
   const std::int64_t end = first_ + queries.begin + queries.tokens;
   const float* const q = batch.q.data() + std::int64_t{batch.row[block]} * d;
-  float* const scores = scratch(static_cast<std::size_t>(kScoredKeys) * (rows + d));
-  float* const keys = scores + static_cast<std::int64_t>(rows) * kScoredKeys;
+  float* const scores = scratch(static_cast<std::size_t>(padded_queries(rows)) * kTileKeys + KeyTile::key_floats(d));
+  float* const keys = scores + static_cast<std::int64_t>(padded_queries(rows)) * kTileKeys;
 
   Masses found;
   found.rows = rows;
@@ -138,18 +132,18 @@ KeyBlockChoice::Masses KeyBlockChoice::masses(const Batch& batch, std::size_t bl
   constexpr float none = -std::numeric_limits<float>::infinity();
   std::vector<float> rest_max(static_cast<std::size_t>(rows), none),
       rest(static_cast<std::size_t>(rows) * kScoredBlocks);
-  if (const auto n = static_cast<int>(own - tiles * kScoredKeys); n > 0) {
-    score_keys(queries.head, tiles * kScoredKeys, n, q, rows, keys, scores);
-    softmax_blocks({scores, rows, n, kScoredKeys, sparse_key_block, 1, rest_max.data(), rest.data()});
+  if (const auto n = static_cast<int>(own - tiles * kTileKeys); n > 0) {
+    score_keys(queries.head, tiles * kTileKeys, n, q, rows, keys, scores);
+    softmax_blocks({scores, rows, n, kTileKeys, sparse_key_block, 1, rest_max.data(), rest.data()});
   }
   // The keys behind the blocks, of which each query sees those up to its own.
   std::vector<double> own_sum(static_cast<std::size_t>(rows));
   std::vector<float> own_max(static_cast<std::size_t>(rows), none);
-  for (std::int64_t key = own; key < end; key += kScoredKeys) {
-    const int n = static_cast<int>(std::min<std::int64_t>(kScoredKeys, end - key));
+  for (std::int64_t key = own; key < end; key += kTileKeys) {
+    const int n = static_cast<int>(std::min<std::int64_t>(kTileKeys, end - key));
     score_keys(queries.head, key, n, q, rows, keys, scores);
     for (int row = 0; row < rows; ++row) {
-      const float* const s = scores + static_cast<std::int64_t>(row) * kScoredKeys;
+      const float* const s = scores + static_cast<std::int64_t>(row) * kTileKeys;
       const std::int64_t seen = first_ + tokens[static_cast<std::size_t>(row / group)] + 1 - key;
       const auto count = static_cast<int>(std::clamp<std::int64_t>(seen, 0, n));
       if (count == 0) continue;

@@ -13,9 +13,10 @@
 // The blocks of keys that a block of queries reads in sparse prefill.
 namespace hayloft::gpu {
 
-// Tokens that prefill takes together, whose query heads of a group are the rows of one matrix.
-inline int query_block_tokens(int group) {
-  return std::max(1, 256 / group);
+// Tokens for which keys are chosen together: some 512 rows of query heads. Half as many want only 1 to 4% fewer keys,
+// and are scored at twice the cost.
+inline int sparse_block_tokens(int group) {
+  return std::max(1, 512 / group);
 }
 
 // Consecutive tokens of a chunk, for one KV head.
@@ -52,7 +53,7 @@ class KeyBlockChoice {
   Masses masses(const Batch& batch, std::size_t block) const;
   ChosenKeys choose(const Batch& batch, std::size_t block, SparseRead& read) const;
   std::vector<std::int32_t> heaviest(const Masses& all, int rows) const;
-  // Scores of n keys from `from` on for rows of q, f32 [rows][kScoredKeys], by way of `keys`, f32 [kScoredKeys][d].
+  // Scores f32 [rows][kTileKeys] of n keys from `from` on, by way of `keys`, KeyTile::key_floats(d).
   void score_keys(int head, std::int64_t from, int n, const float* q, int rows, float* keys, float* scores) const;
 
   const CacheView& cache_;

@@ -11,7 +11,7 @@
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
 
-#include "gpu/cpu/simd-inl.h"
+#include "gpu/cpu/softmax-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace hayloft::gpu::HWY_NAMESPACE {
@@ -85,43 +85,10 @@ HWY_INLINE void score_tile(const f16* const* rows, int count, const QueryGroup& 
   });
 }
 
-// Replaces scores [begin, end) by exp(s - max) under the running maximum, the other lanes of the vectors they lie in by
-// zero, and returns the factor by which everything summed so far must shrink. Whole: the vectors have no other lanes.
-template <bool Whole = false>
-HWY_INLINE float softmax_step(F32 d, float* scores, int begin, int end, float& max, float& sum) {
-  const int lanes = static_cast<int>(hn::Lanes(d));
-  const int from = begin / lanes * lanes;
-  const auto lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
-  const auto at = [&](int i) HWY_ATTR {
-    auto s = hn::LoadU(d, scores + i);
-    if (!Whole && i + lanes > end) s = hn::IfThenElse(hn::FirstN(d, static_cast<std::size_t>(end - i)), s, lowest);
-    if (!Whole && i < begin) s = hn::IfThenElse(hn::FirstN(d, static_cast<std::size_t>(begin - i)), lowest, s);
-    return s;
-  };
-  auto largest = lowest;
-  for (int i = from; i < end; i += lanes) largest = hn::Max(largest, at(i));
-  const float grown = std::max(max, hn::GetLane(hn::MaxOfLanes(d, largest)));
-  const float keep = rescale(max, grown);
-  auto total = hn::Zero(d);
-  for (int i = from; i < end; i += lanes) {
-    const auto p = index::HWY_NAMESPACE::exp_accurate(d, hn::Sub(at(i), hn::Set(d, grown)));
-    total = hn::Add(total, p);
-    hn::StoreU(p, d, scores + i);
-  }
-  max = grown;
-  sum = hn::GetLane(hn::MulAdd(hn::Set(d, sum), hn::Set(d, keep), hn::SumOfLanes(d, total)));
-  return keep;
-}
-
 // Does softmax_step() over the scores of a tile's rows, for one query head of the group.
 HWY_INLINE float softmax_rows(F32 d, float* scores, int count, const QueryGroup& group, int q) {
   if (count == kTile) return softmax_step<true>(d, scores, 0, kTile, group.max[q], group.sum[q]);
   return softmax_step(d, scores, 0, count, group.max[q], group.sum[q]);
-}
-
-HWY_INLINE void shrink(float* values, int n, float factor) {
-  if (factor == 1) return;
-  for (int i = 0; i < n; ++i) values[i] *= factor;
 }
 
 // weighted[query][component] += sum over rows of p[query][row] * V[row][component], for Q query heads and a strip
@@ -245,42 +212,6 @@ void add_values_simd(const f16* const* rows, std::int64_t n, int head_dim, doubl
   }
 }
 
-void softmax_tile_simd(const ScoreTile& tile) {
-  const F32 d;
-  const int lanes = static_cast<int>(hn::Lanes(d));
-  for (int m = 0; m < tile.rows; ++m) {
-    float* s = tile.s + static_cast<std::int64_t>(m) * tile.stride;
-    const std::int64_t token = m / tile.queries;
-    const int begin = static_cast<int>(std::clamp<std::int64_t>(tile.begin + token, 0, tile.columns));
-    const int end = static_cast<int>(std::clamp<std::int64_t>(tile.end + token, begin, tile.columns));
-    if (begin == end) {
-      std::fill_n(s, tile.stride, 0.0f);
-      continue;
-    }
-    const float keep = softmax_step(d, s, begin, end, tile.max[m], tile.sum[m]);
-    std::fill(s, s + begin / lanes * lanes, 0.0f);
-    std::fill(s + (end + lanes - 1) / lanes * lanes, s + tile.stride, 0.0f);
-    shrink(tile.weighted + static_cast<std::int64_t>(m) * tile.head_dim, tile.head_dim, keep);
-  }
-}
-
-void softmax_blocks_simd(const BlockScores& scores) {
-  const F32 d;
-  const int lanes = static_cast<int>(hn::Lanes(d));
-  for (int row = 0; row < scores.rows; ++row) {
-    float* const s = scores.s + static_cast<std::int64_t>(row) * scores.stride;
-    float max = -std::numeric_limits<float>::infinity(), sum = 0;
-    softmax_step(d, s, 0, scores.columns, max, sum);
-    scores.max[row * scores.pitch] = max;
-    float* const to = scores.sum + row * scores.pitch * (scores.stride / scores.block);
-    for (int block = 0; block * scores.block < scores.columns; ++block) {
-      auto total = hn::Zero(d);
-      for (int i = 0; i < scores.block; i += lanes) total = hn::Add(total, hn::LoadU(d, s + block * scores.block + i));
-      to[block] = hn::GetLane(hn::SumOfLanes(d, total));
-    }
-  }
-}
-
 }  // namespace hayloft::gpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -290,8 +221,6 @@ namespace hayloft::gpu {
 HWY_EXPORT(attend_rows_simd);
 HWY_EXPORT(sum_rows_simd);
 HWY_EXPORT(add_values_simd);
-HWY_EXPORT(softmax_tile_simd);
-HWY_EXPORT(softmax_blocks_simd);
 
 void attend_rows(const f16* const* rows, std::int64_t n, const QueryGroup& group) {
   HWY_DYNAMIC_DISPATCH(attend_rows_simd)(rows, n, group);
@@ -302,13 +231,5 @@ void sum_rows(const f16* const* rows, std::int64_t n, const QueryGroup& group) {
 void add_values(const f16* const* rows, std::int64_t n, int head_dim, double* total) {
   HWY_DYNAMIC_DISPATCH(add_values_simd)(rows, n, head_dim, total);
 }
-void softmax_tile(const ScoreTile& tile) {
-  HWY_DYNAMIC_DISPATCH(softmax_tile_simd)(tile);
-}
-
-void softmax_blocks(const BlockScores& scores) {
-  HWY_DYNAMIC_DISPATCH(softmax_blocks_simd)(scores);
-}
-
 }  // namespace hayloft::gpu
 #endif

@@ -35,38 +35,4 @@ void sum_rows(const f16* const* rows, std::int64_t n, const QueryGroup& group);
 // total [d] += sum of V over n rows, in double except that neighbours are first added up in f32, eight at a time.
 void add_values(const f16* const* rows, std::int64_t n, int head_dim, double* total);
 
-// One tile of prefill's scores: s f32 [rows][stride], of which `columns` are keys, `columns` <= stride and stride a
-// multiple of 16. Row m belongs to token m / queries, the first of which attends to tile columns [begin, end); each
-// further token's bounds lie one later. Replaces s by exp(s - max), zero outside the bounds and up to stride, and
-// rescales the states' weighted sums [rows][head_dim] where a maximum grows.
-struct ScoreTile {
-  float* s = nullptr;
-  int rows = 0;
-  int columns = 0;
-  int stride = 0;
-  int queries = 0;  // rows per token
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-  float* weighted = nullptr;
-  int head_dim = 0;
-  float* max = nullptr;  // f32 [rows]
-  float* sum = nullptr;  // f32 [rows]
-};
-void softmax_tile(const ScoreTile& tile);
-
-// Scores of keys that are taken together, `block` at a time, a multiple of 16: s f32 [rows][stride], of which `columns`
-// are keys, a multiple of the block. Replaces s by exp(s - max) of a row's largest, and gives that, f32 [rows][pitch],
-// and the sum of each block, f32 [rows][pitch][stride / block].
-struct BlockScores {
-  float* s = nullptr;
-  int rows = 0;
-  int columns = 0;
-  int stride = 0;
-  int block = 0;
-  std::int64_t pitch = 0;
-  float* max = nullptr;
-  float* sum = nullptr;
-};
-void softmax_blocks(const BlockScores& scores);
-
 }  // namespace hayloft::gpu

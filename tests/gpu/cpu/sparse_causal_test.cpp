@@ -73,7 +73,7 @@ struct Chosen {
     const CacheView view = chunk.cache.view();
     const KeyBlockChoice choice(view, chunk.q.data(), chunk.query_heads, chunk.first(), how);
     const offload::Threads threads(2);
-    const int most = query_block_tokens(chunk.group);
+    const int most = sparse_block_tokens(chunk.group);
     for (int head = 0; head < view.kv_heads; ++head) {
       const std::size_t from = queries.size();
       for (int t = 0; t < chunk.T; t += most) queries.push_back({head, t, std::min(most, chunk.T - t)});
@@ -208,19 +208,20 @@ TEST(SparseCausal, NothingDependsOnTheNumberOfThreads) {
 }
 
 TEST(SparseCausal, SaysWhatOtherQueriesCatch) {
-  Chunk chunk = prose(2, 1, 640);
+  constexpr std::size_t group = 4;
+  Chunk chunk = prose(group, 1, 640);
   const Ran ran = run(chunk, by_mass);
   const Chosen choice(chunk, by_mass);
-  std::vector<double> caught(2);
-  std::vector<std::uint64_t> rows(2);
+  std::vector<double> caught(group);
+  std::vector<std::uint64_t> rows(group);
   std::uint64_t visible = 0;
-  for (int t = 0; t < chunk.T; ++t) visible += 2 * static_cast<std::uint64_t>(chunk.first() + t + 1);
+  for (int t = 0; t < chunk.T; ++t) visible += group * static_cast<std::uint64_t>(chunk.first() + t + 1);
   for (std::size_t n = 0; n < choice.queries.size(); ++n) {
     const QueryBlock& block = choice.queries[n];
     const ChosenKeys& chosen = choice.keys[n];
     if ((chunk.first() + block.begin) / block.tokens % 8 != 0) continue;  // one block in eight is measured
     for (int i = 0; i < 4; ++i) {
-      for (std::size_t g = 0; g < 2; ++g) {
+      for (std::size_t g = 0; g < group; ++g) {
         const auto of = chunk.masses(block.begin + i * block.tokens / 4, static_cast<int>(g));
         ++rows[g];
         for (std::size_t p = 0; p < of.size(); ++p) {
@@ -234,7 +235,7 @@ TEST(SparseCausal, SaysWhatOtherQueriesCatch) {
   }
   EXPECT_EQ(ran.read.visible, visible);
   EXPECT_LT(ran.read.attended, visible);
-  for (std::size_t g = 0; g < 2; ++g) {
+  for (std::size_t g = 0; g < group; ++g) {
     ASSERT_GT(rows[g], 0u);
     EXPECT_EQ(ran.read.heads[g].rows, rows[g]);
     EXPECT_NEAR(ran.read.heads[g].share(), caught[g] / static_cast<double>(rows[g]), 1e-4);

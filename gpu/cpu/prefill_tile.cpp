@@ -1,0 +1,187 @@
+#include "gpu/cpu/prefill_tile.h"
+
+#include <algorithm>
+#include <utility>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "gpu/cpu/prefill_tile.cpp"
+#include <hwy/foreach_target.h>  // must come before highway.h
+#include <hwy/highway.h>
+
+#include "gpu/cpu/softmax-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace hayloft::gpu::HWY_NAMESPACE {
+
+// Rows of queries times the two vectors of a panel are kept in registers: 24 of 32, or 12 of 16.
+constexpr int kBlockRows = HWY_MAX_BYTES >= 64 ? 12 : 6;
+// Blocks that read a panel one after the other while it lies in the first-level cache.
+constexpr int kBlocks = 2;
+static_assert(kPaddedQueries % (kBlockRows * kBlocks) == 0);
+
+HWY_INLINE int panel_width() {
+  return 2 * static_cast<int>(hn::Lanes(F32()));
+}
+
+// c [rows][w] = a [rows][n] * b [n][w], for as many rows as there are indices; with kOnto it is added to. The indices
+// are spelled out so that the sums are registers from the first to the last.
+template <bool kOnto, std::size_t... kRow>
+HWY_NOINLINE void multiply_panel(std::index_sequence<kRow...>, const float* HWY_RESTRICT a, std::size_t a_stride,
+                                 const float* HWY_RESTRICT b, int n, float* HWY_RESTRICT c, std::size_t c_stride) {
+  const F32 d;
+  const std::size_t lanes = hn::Lanes(d);
+  F32Vec left[] = {(kOnto ? hn::LoadU(d, c + kRow * c_stride) : hn::Zero(d))...};
+  F32Vec right[] = {(kOnto ? hn::LoadU(d, c + kRow * c_stride + lanes) : hn::Zero(d))...};
+  for (int i = 0; i < n; ++i) {
+    const auto b0 = hn::Load(d, b + i * 2 * lanes), b1 = hn::Load(d, b + i * 2 * lanes + lanes);
+    ((left[kRow] = hn::MulAdd(hn::Set(d, a[kRow * a_stride + i]), b0, left[kRow]),
+      right[kRow] = hn::MulAdd(hn::Set(d, a[kRow * a_stride + i]), b1, right[kRow])),
+     ...);
+  }
+  (hn::StoreU(left[kRow], d, c + kRow * c_stride), ...);
+  (hn::StoreU(right[kRow], d, c + kRow * c_stride + lanes), ...);
+}
+using BlockRows = std::make_index_sequence<kBlockRows>;
+
+// Scores of as many blocks of rows against the panels that hold keys [from, to).
+HWY_INLINE void score_rows(const KeyTile& tile, int from, int to, const float* q, int blocks, float* scores) {
+  const int width = panel_width();
+  const std::size_t d = static_cast<std::size_t>(tile.head_dim);
+  for (int key = from / width * width; key < to; key += width) {
+    for (int block = 0; block < blocks; ++block) {
+      multiply_panel<false>(BlockRows(), q + block * kBlockRows * d, d, tile.keys + key * d, tile.head_dim,
+                            scores + block * kBlockRows * kTileKeys + key, kTileKeys);
+    }
+  }
+}
+
+// out [columns][rows] of in [rows][columns], `width` rows of which those from `rows` on are zero.
+HWY_INLINE void turn(const float* in, int rows, int columns, int width, float* out) {
+  for (int column = 0; column < columns; ++column) {
+    float* const to = out + column * width;
+    for (int row = 0; row < rows; ++row) to[row] = in[row * columns + column];
+    for (int row = rows; row < width; ++row) to[row] = 0;
+  }
+}
+
+void pack_keys_simd(const f16* const* rows, int count, int at, const KeyTile& tile) {
+  const F32 d;
+  const int lanes = static_cast<int>(hn::Lanes(d)), width = panel_width();
+  const int dim = tile.head_dim;
+  const auto at_most = [&](const f16* from, int n) HWY_ATTR {
+    return n >= lanes ? load(d, from) : load_part(d, from, static_cast<std::size_t>(n));
+  };
+  HWY_ALIGN float wide[kPackedKeys * kMostDim + HWY_MAX_BYTES / sizeof(float)];
+  for (int first = 0; first < count; first += width) {
+    const int here = std::min(width, count - first);
+    for (int row = 0; row < here; ++row) {
+      for (int i = 0; i < dim; i += lanes) hn::StoreU(at_most(rows[first + row] + i, dim - i), d, wide + row * dim + i);
+    }
+    turn(wide, here, dim, width, tile.keys + static_cast<std::size_t>(at + first) * dim);
+    if (tile.values == nullptr) continue;
+    for (int i = 0; i < dim; i += width) {
+      float* const panel = tile.values + (static_cast<std::size_t>(i) / width * kTileKeys + at + first) * width;
+      for (int row = 0; row < width; ++row) {
+        for (int j = 0; j < width; j += lanes) {
+          const bool there = row < here && i + j < dim;
+          hn::Store(there ? at_most(rows[first + row] + dim + i + j, dim - i - j) : hn::Zero(d), d,
+                    panel + row * width + j);
+        }
+      }
+    }
+  }
+}
+
+void score_tile_simd(const KeyTile& tile, int n, const float* q, int rows, float* scores) {
+  for (int row = 0; row < rows; row += kBlockRows * kBlocks) {
+    const int blocks = std::min(kBlocks, (rows - row + kBlockRows - 1) / kBlockRows);
+    score_rows(tile, 0, n, q + static_cast<std::size_t>(row) * tile.head_dim, blocks,
+               scores + static_cast<std::size_t>(row) * kTileKeys);
+  }
+}
+
+void attend_tile_simd(const KeyTile& tile, int n, std::int64_t begin, std::int64_t end, const TileQueries& queries) {
+  const F32 d;
+  const int lanes = static_cast<int>(hn::Lanes(d)), width = panel_width();
+  const int dim = tile.head_dim;
+  const std::size_t stride = static_cast<std::size_t>(weighted_stride(dim));
+  float* const scores = queries.scores;
+  const auto bound = [&](std::int64_t of_first, int row) {
+    return static_cast<int>(std::clamp<std::int64_t>(of_first + row / queries.group, 0, n));
+  };
+  for (int row = 0; row < queries.rows; row += kBlockRows * kBlocks) {
+    const int count = std::min(kBlockRows * kBlocks, queries.rows - row);
+    const int blocks = (count + kBlockRows - 1) / kBlockRows;
+    // Panels that nobody among these rows sees are left out.
+    const int from = bound(begin, row) / width * width;
+    const int to = (bound(end, row + count - 1) + width - 1) / width * width;
+    if (from >= to) continue;
+    score_rows(tile, from, to, queries.q + static_cast<std::size_t>(row) * dim, blocks, scores);
+    for (int i = 0; i < count; ++i) {
+      float* const s = scores + i * kTileKeys;
+      const int first = bound(begin, row + i), last = std::max(first, bound(end, row + i));
+      if (first == last) {
+        std::fill(s + from, s + to, 0.0f);
+        continue;
+      }
+      float& max = queries.max[row + i];
+      float& sum = queries.sum[row + i];
+      const bool whole = first % lanes == 0 && last % lanes == 0;
+      const float keep = whole ? softmax_step<true>(d, s, first, last, max, sum) : softmax_step(d, s, first, last, max, sum);
+      std::fill(s + from, s + first / lanes * lanes, 0.0f);
+      std::fill(s + (last + lanes - 1) / lanes * lanes, s + to, 0.0f);
+      shrink(queries.weighted + (row + i) * stride, dim, keep);
+    }
+    for (int column = 0; column < dim; column += width) {
+      const float* const values = tile.values + static_cast<std::size_t>(column / width * kTileKeys + from) * width;
+      for (int block = 0; block < blocks; ++block) {
+        multiply_panel<true>(BlockRows(), scores + block * kBlockRows * kTileKeys + from, kTileKeys, values, to - from,
+                             queries.weighted + (row + block * kBlockRows) * stride + column, stride);
+      }
+    }
+  }
+}
+
+void softmax_blocks_simd(const BlockScores& scores) {
+  const F32 d;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  for (int row = 0; row < scores.rows; ++row) {
+    float* const s = scores.s + static_cast<std::int64_t>(row) * scores.stride;
+    float max = -std::numeric_limits<float>::infinity(), sum = 0;
+    softmax_step<true>(d, s, 0, scores.columns, max, sum);
+    scores.max[row * scores.pitch] = max;
+    float* const to = scores.sum + row * scores.pitch * (scores.stride / scores.block);
+    for (int block = 0; block * scores.block < scores.columns; ++block) {
+      auto total = hn::Zero(d);
+      for (int i = 0; i < scores.block; i += lanes) total = hn::Add(total, hn::LoadU(d, s + block * scores.block + i));
+      to[block] = hn::GetLane(hn::SumOfLanes(d, total));
+    }
+  }
+}
+
+}  // namespace hayloft::gpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace hayloft::gpu {
+
+HWY_EXPORT(pack_keys_simd);
+HWY_EXPORT(score_tile_simd);
+HWY_EXPORT(attend_tile_simd);
+HWY_EXPORT(softmax_blocks_simd);
+
+void pack_keys(const f16* const* rows, int count, int at, const KeyTile& tile) {
+  HWY_DYNAMIC_DISPATCH(pack_keys_simd)(rows, count, at, tile);
+}
+void score_tile(const KeyTile& tile, int n, const float* q, int rows, float* scores) {
+  HWY_DYNAMIC_DISPATCH(score_tile_simd)(tile, n, q, rows, scores);
+}
+void attend_tile(const KeyTile& tile, int n, std::int64_t begin, std::int64_t end, const TileQueries& queries) {
+  HWY_DYNAMIC_DISPATCH(attend_tile_simd)(tile, n, begin, end, queries);
+}
+void softmax_blocks(const BlockScores& scores) {
+  HWY_DYNAMIC_DISPATCH(softmax_blocks_simd)(scores);
+}
+
+}  // namespace hayloft::gpu
+#endif
