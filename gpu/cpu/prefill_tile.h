@@ -50,7 +50,7 @@ void score_tile(const KeyTile& tile, int n, const float* q, int rows, float* sco
 // Rows of queries and what they have seen so far, AttentionState; all padded to padded_queries(rows) rows, of which
 // those behind `rows` are finite queries whose sums nobody reads.
 struct TileQueries {
-  const float* q = nullptr;   // f32 [rows][d], already divided by sqrt(d)
+  const float* q = nullptr;  // f32 [rows][d], already divided by sqrt(d)
   int rows = 0;
   int group = 1;              // rows of one token
   float* weighted = nullptr;  // f32 [rows][weighted_stride(d)]

@@ -83,7 +83,8 @@ TEST(PrefillTile, ScoresAreThoseOfTheKeys) {
       score_tile(filled.tile, filled.n, queries.q.data(), 31, scores.get());
       for (int row = 0; row < 31; ++row) {
         for (int key = 0; key < filled.n; ++key)
-          ASSERT_NEAR(scores[row * kTileKeys + key], queries.score(filled, row, key), score_bound(d)) << row << ' ' << key;
+          ASSERT_NEAR(scores[row * kTileKeys + key], queries.score(filled, row, key), score_bound(d))
+              << row << ' ' << key;
       }
     }
   });
@@ -122,7 +123,8 @@ TEST(PrefillTile, ARowSeesItsKeysAndNoOthers) {
           const double off = 2 * score_bound(d) + c.n * 0x1p-23;
           ASSERT_NEAR(queries.sum[at], sum, off * sum);
           for (int i = 0; i < d; ++i) {
-            const float got = queries.weighted[at * static_cast<std::size_t>(weighted_stride(d)) + static_cast<std::size_t>(i)];
+            const float got =
+                queries.weighted[at * static_cast<std::size_t>(weighted_stride(d)) + static_cast<std::size_t>(i)];
             ASSERT_NEAR(got, wanted[static_cast<std::size_t>(i)], off * sum * 5) << "values are below 5";
           }
         }
@@ -156,7 +158,8 @@ TEST(PrefillTile, BlocksOfScoresAreSummedUnderARowsLargest) {
     constexpr int rows = 3, columns = 64, block = 16, tiles = 2;
     auto s = floats(rows * kTileKeys, 0);
     const auto scores = normal(rows * columns, 5, 4);
-    for (int row = 0; row < rows; ++row) std::copy_n(scores.begin() + row * columns, columns, s.get() + row * kTileKeys);
+    for (int row = 0; row < rows; ++row)
+      std::copy_n(scores.begin() + row * columns, columns, s.get() + row * kTileKeys);
     std::vector<float> max(rows * tiles), sum(rows * tiles * (kTileKeys / block));
     softmax_blocks({s.get(), rows, columns, kTileKeys, block, tiles, max.data() + 1, sum.data() + kTileKeys / block});
     for (int row = 0; row < rows; ++row) {
@@ -166,7 +169,8 @@ TEST(PrefillTile, BlocksOfScoresAreSummedUnderARowsLargest) {
       for (int b = 0; b < columns / block; ++b) {
         double wanted = 0;
         for (int i = 0; i < block; ++i) wanted += std::exp(static_cast<double>(from[b * block + i]) - largest);
-        EXPECT_NEAR(sum[static_cast<std::size_t>((row * tiles + 1) * (kTileKeys / block) + b)], wanted, wanted * 0x1p-18);
+        EXPECT_NEAR(sum[static_cast<std::size_t>((row * tiles + 1) * (kTileKeys / block) + b)], wanted,
+                    wanted * 0x1p-18);
       }
     }
   });
