@@ -127,7 +127,8 @@ void attend_tile_simd(const KeyTile& tile, int n, std::int64_t begin, std::int64
       float& max = queries.max[row + i];
       float& sum = queries.sum[row + i];
       const bool whole = first % lanes == 0 && last % lanes == 0;
-      const float keep = whole ? softmax_step<true>(d, s, first, last, max, sum) : softmax_step(d, s, first, last, max, sum);
+      const float keep =
+          whole ? softmax_step<true>(d, s, first, last, max, sum) : softmax_step(d, s, first, last, max, sum);
       std::fill(s + from, s + first / lanes * lanes, 0.0f);
       std::fill(s + (last + lanes - 1) / lanes * lanes, s + to, 0.0f);
       shrink(queries.weighted + (row + i) * stride, dim, keep);
