@@ -1,7 +1,6 @@
 #include "gpu/cpu/cpu_backend.h"
 
 #include <algorithm>
-#include <limits>
 #include <vector>
 
 #include "gpu/cpu/attention.h"

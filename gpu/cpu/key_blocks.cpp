@@ -216,7 +216,7 @@ std::vector<std::int32_t> KeyBlockChoice::heaviest(const Masses& all, int rows) 
   return taken;
 }
 
-ChosenKeys KeyBlockChoice::choose(const Batch& batch, std::size_t block, SparseRead& read) const {
+ChosenKeys KeyBlockChoice::choose_keys(const Batch& batch, std::size_t block, SparseRead& read) const {
   const QueryBlock& queries = batch.blocks[block];
   const std::int64_t before = first_ + queries.begin;
   const std::int64_t blocks = blocks_before(queries);
@@ -266,7 +266,7 @@ std::vector<ChosenKeys> KeyBlockChoice::choose(std::span<const QueryBlock> queri
       SparseRead own;
       for (std::int64_t i = begin; i < end; ++i) {
         const auto block = static_cast<std::size_t>(i);
-        chosen[from + block] = choose(batch, block, own);
+        chosen[from + block] = choose_keys(batch, block, own);
       }
       const std::lock_guard lock(adding);
       read.add(own);

@@ -13,8 +13,8 @@
 // The blocks of keys that a block of queries reads in sparse prefill.
 namespace hayloft::gpu {
 
-// Tokens for which keys are chosen together: some 512 rows of query heads. Half as many want only 1 to 4% fewer keys,
-// and are scored at twice the cost.
+// Returns for how many tokens keys are chosen together: some 512 rows of query heads. Half as many want only 1 to 4%
+// fewer keys, and are scored at twice the cost.
 inline int sparse_block_tokens(int group) {
   return std::max(1, 512 / group);
 }
@@ -26,7 +26,7 @@ struct QueryBlock {
   int tokens = 0;  // how many
 };
 
-// Blocks of keys, ascending; none where all are read.
+// Lists blocks of keys, ascending; is empty where all are read.
 using ChosenKeys = std::optional<std::vector<std::int32_t>>;
 
 // Chooses for the queries q f32 [T][Hq][d] of a chunk, the first of which sits at position `first`. Thread-safe; what a
@@ -51,9 +51,9 @@ class KeyBlockChoice {
   Batch sample(std::span<const QueryBlock> queries) const;
   void score(Batch& batch, const offload::Threads& threads) const;
   Masses masses(const Batch& batch, std::size_t block) const;
-  ChosenKeys choose(const Batch& batch, std::size_t block, SparseRead& read) const;
+  ChosenKeys choose_keys(const Batch& batch, std::size_t block, SparseRead& read) const;
   std::vector<std::int32_t> heaviest(const Masses& all, int rows) const;
-  // Scores f32 [rows][kTileKeys] of n keys from `from` on, by way of `keys`, KeyTile::key_floats(d).
+  // Gives the scores f32 [rows][kTileKeys] of n keys from `from` on, by way of `keys`, KeyTile::key_floats(d).
   void score_keys(int head, std::int64_t from, int n, const float* q, int rows, float* keys, float* scores) const;
 
   const CacheView& cache_;

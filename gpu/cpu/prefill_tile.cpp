@@ -1,6 +1,7 @@
 #include "gpu/cpu/prefill_tile.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #undef HWY_TARGET_INCLUDE
@@ -43,7 +44,7 @@ HWY_NOINLINE void multiply_panel(std::index_sequence<kRow...>, const float* HWY_
 }
 using BlockRows = std::make_index_sequence<kBlockRows>;
 
-// Scores of as many blocks of rows against the panels that hold keys [from, to).
+// Scores so many blocks of rows against the panels that hold keys [from, to).
 HWY_INLINE void score_rows(const KeyTile& tile, int from, int to, const float* q, int blocks, float* scores) {
   const int width = panel_width();
   const std::size_t d = static_cast<std::size_t>(tile.head_dim);

@@ -27,7 +27,7 @@ inline int weighted_stride(int head_dim) {
   return (head_dim + kPackedKeys - 1) / kPackedKeys * kPackedKeys;
 }
 
-// Keys and values f32 in panels, whose width w is the instruction set's. Aligned for any vector.
+// Holds keys and values f32 in panels, whose width w is the instruction set's. Aligned for any vector.
 struct KeyTile {
   static std::size_t key_floats(int head_dim) { return static_cast<std::size_t>(kTileKeys) * head_dim; }
   static std::size_t value_floats(int head_dim) {
@@ -47,8 +47,8 @@ void pack_keys(const f16* const* rows, int count, int at, const KeyTile& tile);
 // padded_queries(rows) rows.
 void score_tile(const KeyTile& tile, int n, const float* q, int rows, float* scores);
 
-// Rows of queries and what they have seen so far, AttentionState; all padded to padded_queries(rows) rows, of which
-// those behind `rows` are finite queries whose sums nobody reads.
+// Holds rows of queries and what they have seen so far, AttentionState; all are padded to padded_queries(rows) rows, of
+// which those behind `rows` are finite queries whose sums nobody reads.
 struct TileQueries {
   const float* q = nullptr;  // f32 [rows][d], already divided by sqrt(d)
   int rows = 0;
@@ -59,13 +59,13 @@ struct TileQueries {
   float* scores = nullptr;    // f32 [kPaddedQueries][kTileKeys], to work in
 };
 
-// Online softmax over a tile's first n keys. The first token sees keys [begin, end) of them; each further token's
-// bounds lie one later. What a row gets does not depend on the others.
+// Takes a tile's first n keys into the online softmax of the queries. The first token sees keys [begin, end) of them;
+// each further token's bounds lie one later. What a row gets does not depend on the others.
 void attend_tile(const KeyTile& tile, int n, std::int64_t begin, std::int64_t end, const TileQueries& queries);
 
-// Scores of keys that are taken together, `block` at a time, a multiple of 16: s f32 [rows][stride], of which `columns`
-// are keys, a multiple of the block. Replaces s by exp(s - max) of a row's largest, and gives that, f32 [rows][pitch],
-// and the sum of each block, f32 [rows][pitch][stride / block].
+// Holds scores of keys that are taken together, `block` at a time, a multiple of 16: s f32 [rows][stride], of which
+// `columns` are keys, a multiple of the block. softmax_blocks() replaces s by exp(s - max) of a row's largest, and
+// gives that, f32 [rows][pitch], and the sum of each block, f32 [rows][pitch][stride / block].
 struct BlockScores {
   float* s = nullptr;
   int rows = 0;

@@ -1,4 +1,4 @@
-// The online softmax's step over scores. Included once per SIMD target by foreach_target.h.
+// Has the online softmax's step over scores. Included once per SIMD target by foreach_target.h.
 #if defined(HAYLOFT_GPU_CPU_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HAYLOFT_GPU_CPU_SOFTMAX_INL_H_
 #undef HAYLOFT_GPU_CPU_SOFTMAX_INL_H_

@@ -11,7 +11,7 @@
 #include "tests/support/cpu_cache.h"
 #include "tests/support/each_target.h"
 
-// Tiles of keys and values, and rows of queries against them.
+// Tests tiles of keys and values, and rows of queries against them.
 namespace hayloft::gpu {
 namespace {
 
@@ -23,7 +23,7 @@ hwy::AlignedFreeUniquePtr<float[]> floats(std::size_t n, float filled) {
   return memory;
 }
 
-// n rows [K | V] in a tile whose rest holds what would spoil everything.
+// Fills a tile with n rows [K | V]; its rest holds what would spoil everything.
 struct Filled {
   Filled(int keys, int head_dim) : n(keys), d(head_dim) {
     const auto values = normal(static_cast<std::size_t>(2 * n * d), 1);
@@ -97,7 +97,7 @@ TEST(PrefillTile, ARowSeesItsKeysAndNoOthers) {
       std::int64_t begin, end;
     };
     for (const int d : {24, 64, 128}) {
-      // All of it; a triangle; a band; sinks of a few keys; a tile that only the last tokens reach.
+      // These see all of it; a triangle; a band; a few keys; a tile that only the last tokens reach.
       for (const Case& c : {Case{256, 50, 1, -1000, 1000}, Case{256, 255, 3, -1000, 180}, Case{200, 96, 4, -12, 5},
                             Case{3, 7, 7, -9, 3}, Case{64, 40, 2, -1000, -15}}) {
         const Filled filled(c.n, d);

@@ -67,7 +67,7 @@ Ran run(Chunk& chunk, const SparseCausal& how, int thread_count = 2) {
   return ran;
 }
 
-// What each block of queries reads of a chunk, head after head.
+// Holds what each block of queries reads of a chunk, head after head.
 struct Chosen {
   Chosen(Chunk& chunk, const SparseCausal& how) {
     const CacheView view = chunk.cache.view();
