@@ -85,30 +85,9 @@ inline constexpr int cuda_tokens_as_alone = 16;
 inline constexpr std::uint64_t cuda_selection_bytes = 256 * cuda_mebibyte;  // logits and keys of SparQ's selection
 inline constexpr std::uint64_t cuda_stream_bytes = 32 * cuda_mebibyte;      // of one of two buffers of dense rows
 inline constexpr std::uint64_t cuda_spill_bytes = 32 * cuda_mebibyte;       // of blocks on their way out
-inline constexpr std::uint64_t cuda_tile_bytes = 32 * cuda_mebibyte;        // products of prefill's attention
 inline constexpr std::uint64_t cuda_panel_bytes = 32 * cuda_mebibyte;       // packed weights unpacked for a prompt
-// The least that a prompt is read with: tiles of a few tokens, or buffers of a few rows, would take many times as long.
+// The least that a prompt is read with: buffers of a few rows would take many times as long.
 inline constexpr std::uint64_t cuda_least_stream_bytes = cuda_mebibyte;
-inline constexpr int cuda_least_tile_tokens = 32;  // of a prompt, together
-
-// Prefill's attention goes through so many keys at a time, for so many tokens of a chunk of T as these bytes hold
-// products (f32) and weights (f16) of: as many as fill whole tiles of tensor cores where there are enough of them, so
-// that a chunk leaves no remainder of a few.
-inline constexpr int cuda_tile_keys = 1024;
-inline constexpr int cuda_tile_tokens = 128;       // what tiles are multiples of
-inline constexpr int cuda_most_tile_tokens = 512;  // in one
-// Bytes of a tile of so many tokens.
-inline std::uint64_t cuda_tile_bytes_of(int tokens, int query_heads) {
-  return static_cast<std::uint64_t>(tokens) * static_cast<std::uint64_t>(query_heads) * cuda_tile_keys * 6;
-}
-// Tokens of the tiles that a chunk of T goes through, where a tile may take `bytes`.
-inline int cuda_tokens_of_tile(std::uint64_t bytes, int query_heads, int T) {
-  const std::uint64_t fit = bytes / cuda_tile_bytes_of(1, query_heads);
-  const int most = static_cast<int>(std::clamp<std::uint64_t>(fit, 1, cuda_most_tile_tokens));
-  if (most >= T) return T;
-  return most >= cuda_tile_tokens ? most / cuda_tile_tokens * cuda_tile_tokens
-                                  : static_cast<int>(std::bit_floor(static_cast<unsigned>(most)));
-}
 
 // CUDA's Backend::scratch_bytes(): the most that is taken at a time, by one operation, which is selection, or prefill's
 // attention (queries in f16, states of every query in f32) with its stream of rows, or the activations of a matrix
@@ -117,7 +96,7 @@ inline std::uint64_t cuda_scratch_bytes(const ScratchShape& shape) {
   const auto tokens = static_cast<std::uint64_t>(shape.tokens);
   const std::uint64_t states =
       tokens * static_cast<std::uint64_t>(shape.query_heads) * (6 * static_cast<std::uint64_t>(shape.head_dim) + 12);
-  const std::uint64_t attention = states + cuda_tile_bytes + 2 * cuda_stream_bytes;
+  const std::uint64_t attention = states + 2 * cuda_stream_bytes;
   const std::uint64_t activations = tokens * (static_cast<std::uint64_t>(shape.widest) * 2 + 4) + cuda_panel_bytes;
   return cuda_spill_bytes + std::max({cuda_selection_bytes, attention, activations});
 }

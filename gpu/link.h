@@ -28,7 +28,7 @@ struct LinkTest {
 inline constexpr LinkTest link_tests[] = {
     {"copies", "whole copies from host to device and back, by the copy engine, the multiprocessors and both"},
     {"both-ways", "copies from host to device and back at once, by the copy engine"},
-    {"device-to-device", "copies to and from the other devices, where there are any"},
+    {"device-to-device", "copies within the device, and to and from the others, where there are any"},
     {"columns", "runs of key columns, as a decode step fetches them"},
     {"rows", "scattered rows of keys and values"},
     {"latency", "a fetch of 16 bytes that waits for the one before"},

@@ -19,6 +19,7 @@ struct Cublas;      // gpu/cuda/api/cublas.h
 // Holds what every operation of the CUDA backend works with. One per backend, passed by reference; no file-scope state.
 struct Context : DeviceContext {
   int multiprocessors;
+  int block_shared_bytes;  // shared memory that a block can have
   bool bf16_products;  // whether the device multiplies bf16 as fast as f16
   LinkChoice link;     // never automatic
   std::uint64_t least_copy_bytes;

@@ -98,6 +98,7 @@ CudaBackend::CudaBackend(const offload::Threads& threads, const CudaOptions& opt
       staging_(kPieceBytes, kPieces),
       context_{{device_, compute_, copies_, arena_, *pins_, order_},
                attribute(cudaDevAttrMultiProcessorCount, device_),
+               attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device_),
                attribute(cudaDevAttrComputeCapabilityMajor, device_) >= 8,
                way_over(options.link),
                options.least_copy_bytes,

@@ -1,5 +1,4 @@
 #include "gpu/cuda/memory/device_arena.h"
-#include "gpu/cuda_memory.h"
 #include "tests/gpu/cuda/backends.h"
 #include "tests/simt/sizes.h"
 #include "tests/simt/stream_fixture.h"
@@ -154,16 +153,6 @@ TEST_F(PoolsTest, RoomForAStepIsMadeBeforeItIsSaidToBeMissing) {
   EXPECT_EQ(asked, 0);
   EXPECT_EQ(arena.room_for_step(40 * MiB), 96 * MiB);
   EXPECT_EQ(asked, 1);
-}
-
-TEST(TileTokens, FillWholeTilesAndLeaveNoRemainderOfAFew) {
-  using gpu::cuda_tokens_of_tile;
-  EXPECT_EQ(cuda_tokens_of_tile(gpu::cuda_tile_bytes, 32, 2048), 128);  // Llama-3-8B: 170 would fit
-  EXPECT_EQ(cuda_tokens_of_tile(gpu::cuda_tile_bytes, 64, 2048), 64);
-  EXPECT_EQ(cuda_tokens_of_tile(gpu::cuda_tile_bytes, 14, 2048), 384);
-  EXPECT_EQ(cuda_tokens_of_tile(gpu::cuda_tile_bytes, 2, 2048), 512);
-  EXPECT_EQ(cuda_tokens_of_tile(gpu::cuda_tile_bytes, 32, 100), 100);
-  EXPECT_EQ(cuda_tokens_of_tile(1, 32, 100), 1);
 }
 
 }  // namespace

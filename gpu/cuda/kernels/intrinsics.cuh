@@ -10,6 +10,9 @@
 // and CUDA's own words (__global__, __shared__, threadIdx, __syncthreads ...) and nothing else, so that the same
 // source compiles against the shim in tests/simt, which has a file of this name of its own and comes first in the
 // include path there. A warp is 32 threads; the warp functions are called by all of them, converged.
+// Before a loop whose arrays are to be registers.
+#define HAYLOFT_UNROLL _Pragma("unroll")
+
 namespace hayloft::gpu::cuda {
 
 inline constexpr int kWarp = 32;
@@ -29,7 +32,8 @@ __device__ inline float2 widen_pair(unsigned bits) {
   return __half22float2(*reinterpret_cast<const __half2*>(&bits));
 }
 __device__ inline unsigned narrow_pair(float low, float high) {
-  return narrow(low).bits | static_cast<unsigned>(narrow(high).bits) << 16;
+  const __half2 pair = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const unsigned*>(&pair);
 }
 
 // Loads of 16 aligned bytes: from any memory, through the caches; and from global memory only, which is the device's
@@ -66,6 +70,68 @@ __device__ inline void store16(void* address, uint4 x) {
                : "memory");
 }
 
+// Says whether multiprocessors of this architecture may have more shared memory than 64 KiB.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+inline constexpr bool kLargeShared = false;
+#else
+inline constexpr bool kLargeShared = true;
+#endif
+
+// Copies 16 aligned bytes from global to shared memory, at the latest when the thread has come to copies_arrived(); for
+// others to see them takes a barrier behind it. In the background from compute capability 8.0 on.
+__device__ inline unsigned shared_address(const void* address) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(address));
+}
+__device__ inline void copy16_later(void* shared, const void* global) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(shared_address(shared)), "l"(global) : "memory");
+#else
+  *static_cast<uint4*>(shared) = load16(global);
+#endif
+}
+__device__ inline void copies_arrived() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" : : : "memory");
+#endif
+}
+
+// Tensor cores. Four matrices of 8 x 8 f16 in shared memory, each row 16 aligned bytes: lane 8 m + r names row r of
+// matrix m, `at` f16 behind `base`. A lane gets of each matrix, in one word, elements 2 (lane % 4) and the next of row lane / 4; of the
+// transposed matrices, of column lane / 4.
+__device__ inline uint4 load_matrices(const f16* base, int at) {
+  uint4 x;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(shared_address(base) + 2 * at));
+  return x;
+}
+__device__ inline uint4 load_matrices_transposed(const f16* base, int at) {
+  uint4 x;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(shared_address(base) + 2 * at));
+  return x;
+}
+// sums += a b for matrices a [16][16] and b [16][8] of f16: a in quarters, those of rows 0 to 7 before those of rows 8
+// to 15 and left ones before right ones, each as load_matrices() gives it; b in halves, the upper one first, transposed
+// likewise. A lane has sums of rows lane / 4 and, behind them, lane / 4 + 8, columns 2 (lane % 4) and the next. What is
+// added at a time and how f32 holds it are the device's.
+__device__ inline void add_product(float (&sums)[4], uint4 a, unsigned upper, unsigned lower) {
+#if __CUDA_ARCH__ >= 800
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(upper), "r"(lower));
+#else
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a.x), "r"(a.y), "r"(upper));
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a.z), "r"(a.w), "r"(lower));
+#endif
+}
+
 template <class T>
 __device__ inline T shuffle(T x, int lane) {  // the value that `lane` holds
   return __shfl_sync(kFullWarp, x, lane);
@@ -95,14 +161,18 @@ __device__ inline T atomic_min(T* address, T x) {
   return atomicMin(address, x);
 }
 
+// 2^x to 2 units in the last place; results below 2^-126 are 0, which a sum that has a term of 1 does not see.
+__device__ inline float fast_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 // exp(x) to 2 + 1.173 |x| units in the last place, as __expf (CUDA C++ Programming Guide, "Intrinsic Functions"), of
 // which it is the two instructions: the rounding of x log2(e) is an error of |x| 2^-24 of the result, and that of ex2
-// 2^-22 at most. Results below 2^-126, from x = -87.34 on, are 0, where __expf spends three instructions more on
-// denormals; a sum that has a term of 1 does not see them.
+// 2^-22 at most. From x = -87.34 on results are 0, where __expf spends three instructions more on denormals.
+inline constexpr float kLog2OfE = 1.4426950408889634f;
 __device__ inline float fast_exp(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
-  return y;
+  return fast_exp2(x * kLog2OfE);
 }
 // sin(pi x) and cos(pi x), each within 2 units in the last place.
 __device__ inline void sin_cos_pi(float x, float* sine, float* cosine) {
@@ -126,6 +196,13 @@ __device__ inline std::uint64_t nanoseconds() {
   std::uint64_t time;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time) : : "memory");
   return time;
+}
+
+// Returns x, of which the compiler then knows nothing: what is computed of it in a loop is not kept in registers around
+// the loop instead.
+__device__ inline int opaque(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
 }
 
 // The block's dynamic shared memory, 16-byte aligned; as many bytes as the launch asked for.

@@ -138,6 +138,19 @@ void measure_peer(LinkRun& run, int other, std::uint64_t bytes) {
   run.add(("device_to_device_read" + pair).c_str(), "ce", LinkRun::gigabytes(bytes, in));
 }
 
+// Within the device: bytes that are read and bytes that are written count.
+void measure_own_memory(LinkRun& run, std::uint64_t bytes) {
+  DeviceArray<uint4> from(bytes / kLinkUnit), to(bytes / kLinkUnit);
+  const auto units = static_cast<std::int64_t>(bytes / kLinkUnit);
+  launch("link_fill", link_fill, run.grid(), run.stream(), from, units, std::uint64_t{0});
+  const double time = run.seconds(
+      [&](int) { HAYLOFT_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, run.stream())); });
+  run.clear_wrong();
+  launch("link_check", link_check, run.grid(), run.stream(), to, units, std::uint64_t{0}, run.wrong());
+  run.require_right("device_local_copy");
+  run.add("device_local_copy", "sm", LinkRun::gigabytes(2 * bytes, time));
+}
+
 }  // namespace
 
 void measure_both_ways(LinkRun& run, const PinnedRegion& region, const offload::Threads& threads) {
@@ -145,12 +158,12 @@ void measure_both_ways(LinkRun& run, const PinnedRegion& region, const offload::
 }
 
 void measure_other_devices(LinkRun& run, std::uint64_t bytes) {
-  int devices = 0;
-  HAYLOFT_CUDA(cudaGetDeviceCount(&devices));
-  if (devices < 2) return;
   LinkFigure shared;
   shared.footprint_bytes = std::min(kCopyBytes, bytes);
   run.begin_region(shared);
+  measure_own_memory(run, shared.footprint_bytes);
+  int devices = 0;
+  HAYLOFT_CUDA(cudaGetDeviceCount(&devices));
   for (int other = 0; other < devices; ++other) {
     if (other == run.device()) continue;
     try {

@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "offload/half.h"
+#include "simt/tensor_core.h"
 #include "tests/simt/device/runtime.h"
 
 // Matrix products, by the definition.
@@ -58,25 +58,6 @@ int bytes_of(cudaDataType type) {
   return type == CUDA_R_32F ? 4 : 2;
 }
 
-// Sums are as far off as those of tensor cores may be, which add some products at a time to an f32 and cut off what it
-// does not hold instead of rounding it.
-constexpr std::int64_t kStep = 8;
-
-float cut_off(double x) {
-  const auto rounded = static_cast<float>(x);
-  return std::fabs(static_cast<double>(rounded)) > std::fabs(x) ? std::nextafter(rounded, 0.0f) : rounded;
-}
-
-float add_up(const double* a, const double* b, std::int64_t elements) {
-  float sum = 0;
-  for (std::int64_t begin = 0; begin < elements; begin += kStep) {
-    double step = sum;
-    for (std::int64_t i = begin; i < std::min(begin + kStep, elements); ++i) step += a[i] * b[i];
-    sum = cut_off(step);
-  }
-  return sum;
-}
-
 struct Product {
   int m, n, k;
   float alpha, beta;
@@ -102,7 +83,7 @@ struct Product {
       }
       for (std::int64_t column = 0; column < n; ++column) {
         for (std::int64_t row = 0; row < m; ++row) {
-          const float sum = add_up(rows.data() + row * k, columns.data() + column * k, k);
+          const float sum = add_up(0, rows.data() + row * k, columns.data() + column * k, k);
           double result = static_cast<double>(alpha) * static_cast<double>(sum);
           if (beta != 0) result += static_cast<double>(beta) * static_cast<double>(c_here.at(row, column));
           store(const_cast<void*>(c_here.data), type_c, row + column * leading_c, static_cast<float>(result));

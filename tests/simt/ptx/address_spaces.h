@@ -44,7 +44,7 @@ class AddressSpaces {
     if (traffic_) traffic_->end_access();
   }
 
-  enum class Access : std::uint8_t { read, write, atomic };
+  enum class Access : std::uint8_t { read, write, atomic, arrival };  // the last of what was written before
   std::byte* at(Space space, std::uint64_t address, unsigned bytes, Access access, const Warp& warp, unsigned lane);
 
  private:

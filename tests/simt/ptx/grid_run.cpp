@@ -150,6 +150,7 @@ void GridRun::begin_threads() {
     warp.at_meeting = warp.at_barrier = warp.exited = 0;
     warp.pc.fill(0);
     warp.barriers = 0;
+    for (auto& copies : warp.copies) copies.clear();
   }
 }
 
@@ -216,6 +217,7 @@ void GridRun::meet(Warp& warp) {
     if (missing != 0) return;
     current_ = &in;
     in.opcode->run(warp, in, expected);
+    memory_.end_access();
     warp.at_meeting &= ~expected;
     warp.running |= expected;
     for_each_lane(expected, [&](unsigned lane) { warp.pc[lane] = pc + 1; });
@@ -250,12 +252,13 @@ void GridRun::take(const Turn& turn) {
           leave(lanes & ~on, pc + 1);
           return meet(warp);  // who waited for these goes on
         case Form::block_barrier:
-        case Form::meeting: {
+        case Form::meeting:
+        case Form::meeting_load: {
           leave(lanes, pc);
           const auto first = static_cast<unsigned>(std::countr_zero(lanes));
           if (on != lanes) fail("a barrier for some lanes only", warp, first);
           warp.running &= ~lanes;
-          if (in.opcode->form == Form::meeting) {
+          if (in.opcode->form != Form::block_barrier) {
             const Mask others = warp.running;
             warp.at_meeting |= lanes;
             meet(warp);

@@ -84,6 +84,13 @@ class Warp {
 
   unsigned barriers = 0;  // bar.warp.sync that have been passed
 
+  // Copies to shared memory that a lane has begun and not waited for.
+  struct Copy {
+    std::uint64_t to;
+    std::array<std::byte, 16> data;
+  };
+  std::array<std::vector<Copy>, kLanes> copies;
+
  private:
   struct alignas(64) Line {
     std::array<std::byte, 64> bytes;

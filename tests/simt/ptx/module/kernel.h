@@ -13,7 +13,7 @@
 // nothing writes.
 namespace hayloft::simt::ptx {
 
-inline constexpr unsigned kMostOperands = 4;
+inline constexpr unsigned kMostOperands = 11;
 
 struct Register {
   unsigned offset = 0;

@@ -259,6 +259,7 @@ void KernelParser::operands(Instruction& made, const Opcode& opcode, const State
   made.opcode = &opcode;
   made.to = operands(opcode, read.to, opcode.to);
   made.from = operands(opcode, read.from, opcode.from);
+  if (opcode.whole_warp) made.from.of[made.from.count++] = registers_.constant(~Mask{0}, sizeof(Mask));
   if (!read.address) return;
   made.base = resolve(read.address->base, 8);
   made.offset = read.address->offset;

@@ -54,12 +54,19 @@ std::uint64_t number(const Tokens& tokens, const Value& value) {
 
 Statement read_statement(Tokens& tokens, Form form, bool has_destination) {
   Statement read;
-  if (form == Form::store) {
+  if (tokens.take(";")) return read;
+  if (form == Form::store || form == Form::copy) {
     read.address = read_address(tokens);
+    if (form == Form::copy) {
+      tokens.expect(",");
+      const Statement::Address source = read_address(tokens);
+      if (source.offset != 0) tokens.fail("the source of a copy has an offset");
+      read.from.push_back(source.base);
+    }
   } else if (has_destination) {
     read.to = read_values(tokens, read.list_to);
     tokens.expect(",");
-    if (form == Form::load || form == Form::atomic) read.address = read_address(tokens);
+    if (form == Form::load || form == Form::atomic || form == Form::meeting_load) read.address = read_address(tokens);
   }
   bool more = read.address ? tokens.take(",") : true;
   while (more) {

@@ -95,6 +95,11 @@ void add_convert_opcodes(std::vector<Opcode>& to) {
   add.operator()<float(f16)>("cvt.f32.f16", Type::f32, Type::f16, [](f16 x) { return to_float(x); });
   add.operator()<f16(float)>("cvt.rn.f16.f32", Type::f16, Type::f32,
                              [](float x) { return x != x ? f16{0x7fff} : to_f16(x); });
+  // The first source is the upper half.
+  to.push_back(lane_opcode<u32(float, float)>("cvt.rn.f16x2.f32", [](float upper, float lower) {
+    const auto half = [](float x) { return u32{x != x ? std::uint16_t{0x7fff} : to_f16(x).bits}; };
+    return half(upper) << 16 | half(lower);
+  }));
   add.operator()<double(float)>("cvt.f64.f32", Type::f64, Type::f32, [](float x) { return double{x}; });
   add.operator()<float(double)>("cvt.rn.f32.f64", Type::f32, Type::f64, [](double x) { return static_cast<float>(x); });
 

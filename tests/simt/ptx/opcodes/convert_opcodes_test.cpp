@@ -42,6 +42,8 @@ TEST(PtxConversions, FloatsRoundToNearestAndMakeOneNaN) {
           {"cvt.rn.f16.f32", {bits(-0x1p-25f)}, {0x8000}},
           {"cvt.rn.f16.f32", {bits(0x1.8p-25f)}, {0x0001}},
           {"cvt.rn.f16.f32", {payload32}, {0x7fff}},
+          {"cvt.rn.f16x2.f32", {bits(1.0f), bits(-0x1p-25f)}, {0x3c008000}},
+          {"cvt.rn.f16x2.f32", {payload32, bits(65520.0f)}, {0x7fff7c00}},
           {"cvt.f64.f32", {bits(0x1p-149f)}, {bits(0x1p-149)}},
           {"cvt.f64.f32", {bits(-inf)}, {bits(-std::numeric_limits<double>::infinity())}},
           {"cvt.rn.f32.f64", {bits(1 + 0x1p-24)}, {bits(1.0f)}},

@@ -75,6 +75,8 @@ void add_integer_opcodes(std::vector<Opcode>& to) {
   to.push_back(lane_opcode<u64(u32, u32)>("mul.wide.u32", [](u32 a, u32 b) { return u64{a} * b; }));
   to.push_back(
       lane_opcode<u32(u32, u32)>("mul.hi.u32", [](u32 a, u32 b) { return static_cast<u32>(u64{a} * b >> 32); }));
+  to.push_back(
+      lane_opcode<s32(s32, s32)>("mul.hi.s32", [](s32 a, s32 b) { return static_cast<s32>(s64{a} * b >> 32); }));
   add_min_max<s32>(to, "s32");
   add_min_max<u32>(to, "u32");
   add_min_max<s64>(to, "s64");

@@ -28,6 +28,8 @@ TEST(PtxIntegerOpcodes, SumsAndProductsWrap) {
           {"mul.lo.s64", {0x100000000, 0x100000000}, {0}},
           {"mul.lo.s64", {all64, 3}, {all64 - 2}},
           {"mul.hi.u32", {all32, all32}, {0xfffffffe}},
+          {"mul.hi.s32", {all32, all32}, {0}},
+          {"mul.hi.s32", {0x80000000, 3}, {0xfffffffe}},
           {"mul.wide.s32", {all32, all32}, {1}},
           {"mul.wide.s32", {low32, 2}, {0xffffffff00000000}},
           {"mul.wide.u32", {all32, all32}, {0xfffffffe00000001}},

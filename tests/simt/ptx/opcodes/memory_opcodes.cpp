@@ -4,7 +4,7 @@
 #include "tests/simt/ptx/address_spaces.h"
 #include "tests/simt/ptx/opcodes/lane_operation.h"
 
-// PTX ISA, "ld", "st" and "atom". The registers of ld and st may be wider than what is in memory, which is then
+// PTX ISA, "ld", "st", "atom" and "cp.async". The registers of ld and st may be wider than what is in memory, which is then
 // extended by the sign of its type, or cut off.
 namespace hayloft::simt::ptx {
 namespace {
@@ -58,6 +58,31 @@ void atomic(Warp& warp, const Instruction& in, Mask lanes) {
     const T after = Function{}(before, warp.lanes<T>(in.from[0])[lane]);
     std::memcpy(at, &after, sizeof(T));
     warp.lanes<T>(in.to[0])[lane] = before;
+  });
+}
+
+// What is copied lies there when the thread has waited for it; until then nobody knows what does.
+constexpr unsigned kCopyBytes = 16;
+
+void begin_copy(Warp& warp, const Instruction& in, Mask lanes) {
+  for_each_lane(lanes, [&](unsigned lane) {
+    if (warp.bits(in.from[1], lane) != kCopyBytes) throw Fault(lane, "a copy of other than 16 bytes");
+    Warp::Copy copy{address_of(warp, in, lane), {}};
+    const std::byte* const from =
+        warp.memory.at(Space::global, warp.bits(in.from[0], lane), kCopyBytes, Access::read, warp, lane);
+    std::memcpy(copy.data.data(), from, kCopyBytes);
+    std::memset(warp.memory.at(Space::shared, copy.to, kCopyBytes, Access::write, warp, lane), 0xff, kCopyBytes);
+    warp.copies[lane].push_back(copy);
+  });
+}
+
+void end_copies(Warp& warp, const Instruction&, Mask lanes) {
+  for_each_lane(lanes, [&](unsigned lane) {
+    for (const Warp::Copy& copy : warp.copies[lane]) {
+      std::memcpy(warp.memory.at(Space::shared, copy.to, kCopyBytes, Access::arrival, warp, lane), copy.data.data(),
+                  kCopyBytes);
+    }
+    warp.copies[lane].clear();
   });
 }
 
@@ -132,6 +157,12 @@ void add_memory_opcodes(std::vector<Opcode>& to) {
       }
     }
   }
+  to.push_back({.name = "cp.async.cg.shared.global",
+                .form = Form::copy,
+                .from = {Type::u64, Type::u32},
+                .space = Space::shared,
+                .run = begin_copy});
+  to.push_back({.name = "cp.async.wait_all", .run = end_copies});
   using u32 = std::uint32_t;
   using s32 = std::int32_t;
   add_atomic<u32>(to, "add.u32", Type::u32, [](u32 a, u32 b) { return a + b; });

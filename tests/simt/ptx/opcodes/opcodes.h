@@ -19,7 +19,9 @@ enum class Form : std::uint8_t {
   load,           // to, [address]
   store,          // [address], from
   atomic,         // to, [address], from
+  copy,           // [address], [source], bytes
   meeting,        // lanes of a warp wait for each other; the last operand is the mask of those that take part
+  meeting_load,   // likewise: to, [address]
   branch,         // to a label
   exit,           // of the thread
   block_barrier,  // bar.sync: all threads of the block wait for each other
@@ -36,6 +38,7 @@ struct Opcode {
   Space space = Space::generic;
   bool any_width = false;        // registers may be wider than the types, as for ld, st and cvt
   bool second_optional = false;  // of two destinations, as for the predicate of shfl
+  bool whole_warp = false;       // a meeting of all lanes, whose mask is not written
 
   // Carries it out for the lanes of the mask. Null for branches, exits and barriers of blocks.
   void (*run)(Warp& warp, const Instruction& instruction, Mask lanes) = nullptr;
@@ -56,5 +59,6 @@ void add_convert_opcodes(std::vector<Opcode>& to);
 void add_move_opcodes(std::vector<Opcode>& to);
 void add_memory_opcodes(std::vector<Opcode>& to);
 void add_warp_opcodes(std::vector<Opcode>& to);
+void add_matrix_opcodes(std::vector<Opcode>& to);
 
 }  // namespace hayloft::simt::ptx

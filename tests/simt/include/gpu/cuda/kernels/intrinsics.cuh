@@ -7,11 +7,15 @@
 #include <cstdint>
 #include <limits>
 #include <source_location>
+#include <stdexcept>
 
 #include "offload/half.h"
 #include "simt/kernel.h"
+#include "simt/tensor_core.h"
 
 // The shim's half of gpu/cuda/kernels/intrinsics.cuh: the same names with the same meaning, in C++.
+#define HAYLOFT_UNROLL
+
 namespace hayloft::gpu::cuda {
 
 inline constexpr int kWarp = 32;
@@ -52,6 +56,65 @@ inline unsigned load4_once(const void* address) {
 inline void store16(void* address, uint4 x) {
   simt::require_global(address, "store16");
   *static_cast<uint4*>(address) = x;
+}
+
+inline constexpr bool kLargeShared = true;
+
+inline void copy16_later(void* shared, const void* global) {
+  simt::require_global(global, "copy16_later");
+  *static_cast<uint4*>(shared) = *static_cast<const uint4*>(global);
+}
+inline void copies_arrived() {}
+
+namespace shim {
+// The row of matrix `matrix` that its lane names, as the bytes at its address.
+inline const std::uint16_t* matrix_row(const simt::Lanes& rows, int matrix, int row) {
+  return rows.value<const std::uint16_t*>(8 * matrix + row);
+}
+template <bool transposed>
+uint4 load_matrices(const void* row, const char* what, std::source_location where) {
+  if (reinterpret_cast<std::uintptr_t>(row) % 16 != 0) throw std::logic_error("a misaligned row of a matrix");
+  const simt::Lanes rows = simt::exchange(row, what, where);
+  const int at = rows.lane / 4, first = 2 * (rows.lane % 4);
+  unsigned words[4];
+  for (int m = 0; m < 4; ++m) {
+    const auto element = [&](int i) -> unsigned {
+      return transposed ? matrix_row(rows, m, first + i)[at] : matrix_row(rows, m, at)[first + i];
+    };
+    words[m] = element(0) | element(1) << 16;
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+}  // namespace shim
+
+inline uint4 load_matrices(const f16* base, int at, std::source_location where = std::source_location::current()) {
+  return shim::load_matrices<false>(base + at, "load_matrices", where);
+}
+inline uint4 load_matrices_transposed(const f16* base, int at, std::source_location where = std::source_location::current()) {
+  return shim::load_matrices<true>(base + at, "load_matrices_transposed", where);
+}
+inline void add_product(float (&sums)[4], uint4 a, unsigned upper, unsigned lower,
+                        std::source_location where = std::source_location::current()) {
+  const auto spread = [](unsigned word, double* to) {
+    const float2 two = widen_pair(word);
+    to[0] = two.x, to[1] = two.y;
+  };
+  simt::Lanes lanes = simt::exchange(a, "add_product", where);
+  const int row = lanes.lane / 4, column = 2 * (lanes.lane % 4);
+  double rows[2][16], columns[2][16];
+  for (int i = 0; i < 4; ++i) {
+    const uint4 quarters = lanes.value<uint4>(4 * row + i);
+    spread(quarters.x, rows[0] + 2 * i), spread(quarters.z, rows[0] + 8 + 2 * i);
+    spread(quarters.y, rows[1] + 2 * i), spread(quarters.w, rows[1] + 8 + 2 * i);
+  }
+  lanes = simt::exchange(uint2{upper, lower}, "add_product", where);
+  for (int c = 0; c < 2; ++c) {
+    for (int i = 0; i < 4; ++i) {
+      const uint2 halves = lanes.value<uint2>(4 * (column + c) + i);
+      spread(halves.x, columns[c] + 2 * i), spread(halves.y, columns[c] + 8 + 2 * i);
+    }
+  }
+  for (int i = 0; i < 4; ++i) sums[i] = simt::add_up(sums[i], rows[i / 2], columns[i % 2], 16);
 }
 
 template <class T>
@@ -107,7 +170,12 @@ inline float off_by(float exact, float argument, unsigned most) {
 inline float expf(float x) {  // CUDA's, where kernels say it; the host's code has the library's
   return off_by(std::exp(x), x, 2);
 }
-inline float fast_exp(float x) {  // what is below the normal numbers is 0
+inline constexpr float kLog2OfE = 1.4426950408889634f;
+inline float fast_exp2(float x) {  // what is below the normal numbers is 0
+  const float y = off_by(std::exp2(x), x, 2);
+  return y < std::numeric_limits<float>::min() ? 0.0f : y;
+}
+inline float fast_exp(float x) {  // likewise
   const float y = off_by(std::exp(x), x, 2 + static_cast<unsigned>(std::min(std::fabs(1.173f * x), 100.0f)));
   return y < std::numeric_limits<float>::min() ? 0.0f : y;
 }
@@ -132,6 +200,10 @@ inline float float_of(unsigned bits) {
 inline std::uint64_t nanoseconds() {
   return static_cast<std::uint64_t>(
       std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
+}
+
+inline int opaque(int x) {
+  return x;
 }
 
 inline unsigned char* dynamic_shared() {
