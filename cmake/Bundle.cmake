@@ -27,9 +27,10 @@ if(bundle_programs)  # the names of the CUDA tests, and what they read
 endif()
 install(PROGRAMS ${PROJECT_SOURCE_DIR}/scripts/gpu-check ${PROJECT_SOURCE_DIR}/scripts/gpu-judge
                  ${PROJECT_SOURCE_DIR}/scripts/make-shape-gguf DESTINATION bin COMPONENT bundle EXCLUDE_FROM_ALL)
-install(CODE "execute_process(COMMAND git -C ${PROJECT_SOURCE_DIR} rev-parse HEAD ERROR_QUIET
-                              OUTPUT_FILE \$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/share/doc/hayloft/commit)"
-        COMPONENT bundle EXCLUDE_FROM_ALL)
+install(CODE "
+  execute_process(COMMAND git -C ${PROJECT_SOURCE_DIR} rev-parse HEAD ERROR_QUIET OUTPUT_VARIABLE commit)
+  file(WRITE \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/share/doc/hayloft/commit\" \"\${commit}\")
+" COMPONENT bundle EXCLUDE_FROM_ALL)
 install(FILES ${PROJECT_SOURCE_DIR}/README.md DESTINATION share/doc/hayloft COMPONENT bundle EXCLUDE_FROM_ALL)
 
 # Licences. What has no library of its own in the bundle: headers, archives, and gtest in the CUDA tests.

@@ -20,8 +20,8 @@ struct Cublas;      // gpu/cuda/api/cublas.h
 struct Context : DeviceContext {
   int multiprocessors;
   int block_shared_bytes;  // shared memory that a block can have
-  bool bf16_products;  // whether the device multiplies bf16 as fast as f16
-  LinkChoice link;     // never automatic
+  bool bf16_products;      // whether the device multiplies bf16 as fast as f16
+  LinkChoice link;         // never automatic
   std::uint64_t least_copy_bytes;
   std::int64_t short_list_keys;
   StoreTables& tables;

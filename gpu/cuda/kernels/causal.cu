@@ -15,8 +15,9 @@
 // well, and add up in f32:
 //   - a query is scaled to use f16's range whatever its size, so that nothing overflows and every component is off by
 //     at most 2^-11 of itself, or 2^-39 of the largest. A score is then off by 2^-11 sum |q_i k_i| / sqrt(d) at most;
-//   - a weight is off by 2^-11 of itself, or 2^-40 of the largest; the normaliser adds up the rounded ones.
-// An output, the mean of values under these weights, is off by at most twice the sum of the two times the largest
+//   - a weight is off by 2^-11 of itself, or 2^-40 of the largest; the normaliser adds up the rounded ones;
+//   - of a sum tensor cores may lose 2^-11 (kSummedKeys), of the normaliser as of the weighted values.
+// An output, the mean of values under these weights, is off by at most twice the sum of the three times the largest
 // value; the errors are as good as independent, so that in practice it is far less.
 namespace hayloft::gpu::cuda {
 namespace {

@@ -25,8 +25,8 @@ struct CausalStates {
   float* scale = nullptr;     // f32 [Hkv][rows]: scores are products times this
   float* weighted = nullptr;  // f32 [Hkv][rows][d]
   float* max = nullptr;       // f32 [Hkv][rows], of products
-  float* sum = nullptr;       // f32 [Hkv][rows]; weighted and sum are kWeightScale times as large as an AttentionState's
-  std::int64_t rows = 0;      // per KV head: T * g
+  float* sum = nullptr;   // f32 [Hkv][rows]; weighted and sum are kWeightScale times as large as an AttentionState's
+  std::int64_t rows = 0;  // per KV head: T * g
   int group = 0;
   int head_dim = 0;
 

@@ -96,8 +96,8 @@ __device__ inline void copies_arrived() {
 }
 
 // Tensor cores. Four matrices of 8 x 8 f16 in shared memory, each row 16 aligned bytes: lane 8 m + r names row r of
-// matrix m, `at` f16 behind `base`. A lane gets of each matrix, in one word, elements 2 (lane % 4) and the next of row lane / 4; of the
-// transposed matrices, of column lane / 4.
+// matrix m, `at` f16 behind `base`. A lane gets of each matrix, in one word, elements 2 (lane % 4) and the next of row
+// lane / 4; of the transposed matrices, of column lane / 4.
 __device__ inline uint4 load_matrices(const f16* base, int at) {
   uint4 x;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

@@ -143,8 +143,8 @@ void measure_own_memory(LinkRun& run, std::uint64_t bytes) {
   DeviceArray<uint4> from(bytes / kLinkUnit), to(bytes / kLinkUnit);
   const auto units = static_cast<std::int64_t>(bytes / kLinkUnit);
   launch("link_fill", link_fill, run.grid(), run.stream(), from, units, std::uint64_t{0});
-  const double time = run.seconds(
-      [&](int) { HAYLOFT_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, run.stream())); });
+  const double time =
+      run.seconds([&](int) { HAYLOFT_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, run.stream())); });
   run.clear_wrong();
   launch("link_check", link_check, run.grid(), run.stream(), to, units, std::uint64_t{0}, run.wrong());
   run.require_right("device_local_copy");

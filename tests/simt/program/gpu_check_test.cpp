@@ -141,11 +141,35 @@ TEST_F(GpuCheckScript, OfSomeStepsOnlyWhatTheyMeasureCounts) {
   script("tree/bin/hayloft", "exec " HAYLOFT_PROGRAM R"( "$@")");
   script("tree/tests/a_test_cuda", "echo '[       OK ] A.IsRight (3 ms)'");
   EXPECT_EQ(run("tests", ""), 0) << contents(folder_ / "err");
-  EXPECT_NE(summary().find("Not asked for, and so not measured: link bench needle sanitizer."), std::string::npos);
+  EXPECT_NE(summary().find("Not asked for, and so not measured: link bench needle model sanitizer."),
+            std::string::npos);
   EXPECT_EQ(verdict("CUDA tests"), "met");
   EXPECT_EQ(verdict("selection of 1024"), "not measured");
   script("tree/tests/b_test_cuda", "echo '[  FAILED  ] B.IsWrong (3 ms)'; exit 1");
   EXPECT_EQ(run("tests", ""), 1);
+}
+
+TEST_F(GpuCheckScript, StepsOfAModelStandBesideWhatTheirBytesTake) {
+  script("tree/bin/hayloft", R"(for last; do :; done
+  case "$1" in link) echo '{"link": {"figures": [{"test": "device_local_copy", "value": 450},
+    {"test": "host_to_device_memcpy_ce", "page_bytes": 4096, "footprint_bytes": 1024, "value": 25}]}}' >"$last"; exit;; esac)"
+                             "\nexec " HAYLOFT_PROGRAM R"( "$@")");
+  run("link model",
+      "HAYLOFT_SECONDS=100000 HAYLOFT_CHECK_MODEL='64 192' HAYLOFT_CHECK_BLOCK=64 "
+      "HAYLOFT_CHECK_MODEL_SHAPE='--layers 1 --heads 4 --kv-heads 2 --hidden 256 --inner 256 --vocabulary 300'");
+  const nlohmann::json found = report();
+  ASSERT_EQ(found["steps"].size(), 5u) << contents(folder_ / "err");
+  for (std::size_t i = 1; i < 5; ++i) {
+    const nlohmann::json& step = found["steps"][i];
+    EXPECT_EQ(step["outcome"], "passed") << step["step"] << step["log_tail"];
+    EXPECT_EQ(step["data"]["prompt_tokens"], i < 3 ? 65 : 193) << step["step"];
+    EXPECT_EQ(step["data"]["steps"], 32);
+    EXPECT_GT(step["data"]["ms_per_token"], 0);
+    // q, k, v, o, gate, up, down and the output, in 144 bytes for 256 weights, and three norms.
+    EXPECT_EQ(step["data"]["weight_bytes"], 144 * (256 + 128 + 128 + 256 + 3 * 256 + 300) + 3 * 1024);
+  }
+  EXPECT_EQ(verdict("an 8B of random weights"), "NOT met") << "the double takes longer than a device's bytes";
+  EXPECT_NE(summary().find(" ms at 450 and 25.0 GB/s: 0.0"), std::string::npos) << summary();
 }
 
 TEST_F(GpuCheckScript, ARunTakesWhatTheMachineHas) {

@@ -62,7 +62,8 @@ std::byte* AddressSpaces::at(Space space, std::uint64_t address, unsigned bytes,
     case Space::shared:
       require_within("shared memory", address, bytes, shared_.size(), lane);
       if (races_ != Races::ignored) note(space, address, bytes, access, warp, lane);
-      if (traffic_ && access != Access::arrival) traffic_->note(TrafficCounter::Place::shared, address, bytes, access != Access::read, lane);
+      if (traffic_ && access != Access::arrival)
+        traffic_->note(TrafficCounter::Place::shared, address, bytes, access != Access::read, lane);
       return shared_.data() + address;
     case Space::global:
     case Space::generic: {

@@ -11,8 +11,8 @@ inline double cut_off(double x, double unit) {
   return std::trunc(x / unit) * unit;
 }
 
-// Returns sum + a . b, off by as much as tensor cores may be: some products at a time are added to an f32, and of each of
-// them what the largest of these, as an f32, does not hold is cut off instead of rounded (Fasi et al., "Numerical
+// Returns sum + a . b, off by as much as tensor cores may be: some products at a time are added to an f32, and of each
+// of them what the largest of these, as an f32, does not hold is cut off instead of rounded (Fasi et al., "Numerical
 // behavior of NVIDIA tensor cores", 2021; an H100 has so lost products of 2^-26 of the sum).
 inline float add_up(float sum, const double* a, const double* b, std::int64_t elements) {
   constexpr std::int64_t step = 8;

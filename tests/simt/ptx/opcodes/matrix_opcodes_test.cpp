@@ -15,8 +15,8 @@ namespace {
 
 class PtxMatrices : public ::testing::Test {
  protected:
-  // `data`, the kernel's parameter, is the address of data_; %rd1 is that of the thread's 16 bytes in it, and %r1 of its
-  // 16 bytes in shared memory.
+  // `data`, the kernel's parameter, is the address of data_; %rd1 is that of the thread's 16 bytes in it, and %r1 of
+  // its 16 bytes in shared memory.
   std::string run(const std::string& body) {
     const std::string begin =
         "ld.param.u64 %rd0, [data];\nmov.u32 %r0, %tid.x;\nshl.b32 %r1, %r0, 4;\ncvt.u64.u32 %rd2, %r1;\n"
@@ -89,8 +89,8 @@ TEST_F(PtxMatrices, AreMultipliedByTheDefinition) {
       for (int& x : row) x = whole(random);
     }
     const auto pair = [](int low, int high) {
-      return to_f16(static_cast<float>(low)).bits |
-             static_cast<std::uint32_t>(to_f16(static_cast<float>(high)).bits) << 16;
+      return to_f16(static_cast<float>(low)).bits | static_cast<std::uint32_t>(to_f16(static_cast<float>(high)).bits)
+                                                        << 16;
     };
     // A lane's registers of a and b lie behind one another at 32 bytes of its own.
     const unsigned of_a = k / 4, of_b = k / 8;

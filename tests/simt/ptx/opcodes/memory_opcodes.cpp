@@ -4,8 +4,8 @@
 #include "tests/simt/ptx/address_spaces.h"
 #include "tests/simt/ptx/opcodes/lane_operation.h"
 
-// PTX ISA, "ld", "st", "atom" and "cp.async". The registers of ld and st may be wider than what is in memory, which is then
-// extended by the sign of its type, or cut off.
+// PTX ISA, "ld", "st", "atom" and "cp.async". The registers of ld and st may be wider than what is in memory, which is
+// then extended by the sign of its type, or cut off.
 namespace hayloft::simt::ptx {
 namespace {
 

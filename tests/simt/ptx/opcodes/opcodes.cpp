@@ -7,8 +7,9 @@ namespace hayloft::simt::ptx {
 const OpcodeTable& opcodes() {
   static const std::vector<Opcode> all = [] {
     std::vector<Opcode> made;
-    for (const auto add : {add_integer_opcodes, add_bit_opcodes, add_float_opcodes, add_compare_opcodes,
-                           add_convert_opcodes, add_move_opcodes, add_memory_opcodes, add_warp_opcodes, add_matrix_opcodes}) {
+    for (const auto add :
+         {add_integer_opcodes, add_bit_opcodes, add_float_opcodes, add_compare_opcodes, add_convert_opcodes,
+          add_move_opcodes, add_memory_opcodes, add_warp_opcodes, add_matrix_opcodes}) {
       add(made);
     }
     for (const char* name : {"bra", "bra.uni"}) made.push_back({.name = name, .form = Form::branch});

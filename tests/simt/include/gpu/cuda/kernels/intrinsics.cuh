@@ -90,7 +90,8 @@ uint4 load_matrices(const void* row, const char* what, std::source_location wher
 inline uint4 load_matrices(const f16* base, int at, std::source_location where = std::source_location::current()) {
   return shim::load_matrices<false>(base + at, "load_matrices", where);
 }
-inline uint4 load_matrices_transposed(const f16* base, int at, std::source_location where = std::source_location::current()) {
+inline uint4 load_matrices_transposed(const f16* base, int at,
+                                      std::source_location where = std::source_location::current()) {
   return shim::load_matrices<true>(base + at, "load_matrices_transposed", where);
 }
 inline void add_product(float (&sums)[4], uint4 a, unsigned upper, unsigned lower,
