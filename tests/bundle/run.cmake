@@ -16,7 +16,7 @@ file(ARCHIVE_EXTRACT INPUT ${archive} DESTINATION ${WORK}/elsewhere)
 file(GLOB root ${WORK}/elsewhere/hayloft-*)
 
 file(GLOB programs ${root}/bin/*)
-list(FILTER programs EXCLUDE REGEX "/gpu-(check|judge)$")
+list(FILTER programs EXCLUDE REGEX "/(gpu-check|gpu-judge|make-shape-gguf)$")
 foreach(program ${programs})
   run(env -i ldd ${program})
   string(REPLACE "\n" ";" lines "${out}")
