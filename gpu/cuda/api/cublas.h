@@ -20,10 +20,6 @@ struct CublasFunctions {
   cublasStatus_t (*gemm_ex)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const void*,
                             const void*, cudaDataType, int, const void*, cudaDataType, int, const void*, void*,
                             cudaDataType, int, cublasComputeType_t, cublasGemmAlgo_t);
-  cublasStatus_t (*gemm_strided_batched_ex)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int,
-                                            const void*, const void*, cudaDataType, int, long long, const void*,
-                                            cudaDataType, int, long long, const void*, void*, cudaDataType, int,
-                                            long long, int, cublasComputeType_t, cublasGemmAlgo_t);
 };
 
 // A library that was opened, and stays so.

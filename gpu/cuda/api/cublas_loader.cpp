@@ -37,7 +37,6 @@ std::optional<CublasLibrary> open_cublas(const std::string& name, std::string& w
   resolve(library, "cublasSetStream_v2", found.functions.set_stream);
   resolve(library, "cublasSetWorkspace_v2", found.functions.set_workspace);
   resolve(library, "cublasGemmEx", found.functions.gemm_ex);
-  resolve(library, "cublasGemmStridedBatchedEx", found.functions.gemm_strided_batched_ex);
   return found;
 }
 

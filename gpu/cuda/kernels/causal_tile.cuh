@@ -63,9 +63,8 @@ struct CausalKeys {
 template <class Tile, int rows>
 __device__ inline void bring_rows(const f16* from, std::int64_t stride, int there, int d, f16* to) {
   constexpr int vectors = Tile::D / kVector;
-  constexpr int pass = Tile::D > 128  ? 4
-                       : Tile::D > 64 ? 8
-                                      : 16;  // rows that all threads bring at a time, or nearly all
+  // So many rows are brought at a time, by all threads or most of them.
+  constexpr int pass = Tile::D > 128 ? 4 : Tile::D > 64 ? 8 : 16;
   static_assert(pass * vectors <= kCausalThreads && rows % pass == 0);
   const int row = static_cast<int>(threadIdx.x) / vectors, vector = static_cast<int>(threadIdx.x) % vectors;
   if (row >= pass) return;
@@ -152,15 +151,14 @@ __device__ inline void add_to_states(const CausalStates& states, int kv_head, in
   });
 }
 
-// What the lane reads of q, of K and of V, in f16, for the first components and the first tile.
-template <class Tile>
+// Says where the lane reads q, K and V, in f16, for the first components and the first tile.
 struct CausalLane {
   int q;
   int k;
   int v;
 };
 template <class Tile>
-__device__ inline CausalLane<Tile> lane_of_tiles() {
+__device__ inline CausalLane lane_of_tiles() {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int low = lane % kHalfTile, odd = lane / kHalfTile % 2, high = lane / kTile;
   const int row = odd * kHalfTile + low;
@@ -168,7 +166,7 @@ __device__ inline CausalLane<Tile> lane_of_tiles() {
           Tile::at(row, high)};
 }
 
-// Products of the warp's queries with a tile of keys.
+// Multiplies the warp's queries with a tile of keys.
 template <class Tile>
 __device__ inline void score_keys(const f16* q, int q_at, const f16* k, int k_at,
                                   float (&s)[Tile::row_tiles][2 * Tile::key_tiles][4]) {
@@ -246,7 +244,7 @@ __device__ inline void weigh_keys(float (&s)[Tile::row_tiles][2 * Tile::key_tile
   }
 }
 
-// The sum of weights is their product with ones: it has the roundings that weighted values have.
+// Adds a tile's weighted values, and its weights as their product with ones, whose sum is rounded as the others are.
 template <class Tile>
 __device__ inline void add_values(const f16* v, int v_at, const uint4 (&weights)[Tile::row_tiles][Tile::key_tiles],
                                   CausalRows<Tile>& rows) {
@@ -286,8 +284,8 @@ __device__ inline void hide_keys(float (&s)[Tile::row_tiles][2 * Tile::key_tiles
   });
 }
 
-// grid (rows / tile's, Hkv), dynamic shared memory Tile::shared_bytes. Adds to the states what their queries
-// see of these keys. While the block multiplies with K, its V arrives, and while with V, the next K.
+// grid (rows / tile's, Hkv), dynamic shared memory Tile::shared_bytes. Adds to the states what their queries see of
+// these keys. While the block multiplies with K, its V arrives, and while with V, the next K.
 template <class Tile>
 static __global__ void __launch_bounds__(kCausalThreads, 2)
     attend_keys(const CausalStates states, const CausalKeys keys) {
@@ -307,7 +305,7 @@ static __global__ void __launch_bounds__(kCausalThreads, 2)
   const f16* const from = keys.rows + kv_head * keys.head_stride - keys.begin * stride;
   bring_rows<Tile, Tile::rows>(states.q + states.at(kv_head, first_row) * d, d, all_rows - first_row, d, q);
   bring_rows<Tile, Tile::keys>(from + begin * stride, stride, end - begin, d, k);
-  const CausalLane<Tile> lane = lane_of_tiles<Tile>();
+  const CausalLane lane = lane_of_tiles<Tile>();
   CausalRows<Tile> rows;
   begin_rows<Tile>(states, kv_head, first_row, rows);
   for (int from_key = begin; from_key < end; from_key += kSummedKeys) {

@@ -138,7 +138,7 @@ void measure_peer(LinkRun& run, int other, std::uint64_t bytes) {
   run.add(("device_to_device_read" + pair).c_str(), "ce", LinkRun::gigabytes(bytes, in));
 }
 
-// Within the device: bytes that are read and bytes that are written count.
+// Measures copies within the device, of which bytes that are read and bytes that are written count.
 void measure_own_memory(LinkRun& run, std::uint64_t bytes) {
   DeviceArray<uint4> from(bytes / kLinkUnit), to(bytes / kLinkUnit);
   const auto units = static_cast<std::int64_t>(bytes / kLinkUnit);

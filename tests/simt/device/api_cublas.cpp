@@ -54,10 +54,6 @@ void store(void* data, cudaDataType type, std::int64_t i, float x) {
   }
 }
 
-int bytes_of(cudaDataType type) {
-  return type == CUDA_R_32F ? 4 : 2;
-}
-
 struct Product {
   int m, n, k;
   float alpha, beta;
@@ -65,29 +61,22 @@ struct Product {
   void* c;
   cudaDataType type_c;
   int leading_c;
-  long long stride_a, stride_b, stride_c;  // elements from one product of the batch to the next
-  int batch;
 
   void run() const {
-    for (int index = 0; index < batch; ++index) {
-      Operand a_here = a, b_here = b;
-      a_here.data = static_cast<const std::byte*>(a.data) + index * stride_a * bytes_of(a.type);
-      b_here.data = static_cast<const std::byte*>(b.data) + index * stride_b * bytes_of(b.type);
-      const Operand c_here{static_cast<std::byte*>(c) + index * stride_c * bytes_of(type_c), type_c, false, leading_c};
-      std::vector<double> rows, columns;  // k elements after k elements
+    const Operand before{c, type_c, false, leading_c};
+    std::vector<double> rows, columns;  // k elements after k elements
+    for (std::int64_t row = 0; row < m; ++row) {
+      for (std::int64_t i = 0; i < k; ++i) rows.push_back(a.at(row, i));
+    }
+    for (std::int64_t column = 0; column < n; ++column) {
+      for (std::int64_t i = 0; i < k; ++i) columns.push_back(b.at(i, column));
+    }
+    for (std::int64_t column = 0; column < n; ++column) {
       for (std::int64_t row = 0; row < m; ++row) {
-        for (std::int64_t i = 0; i < k; ++i) rows.push_back(a_here.at(row, i));
-      }
-      for (std::int64_t column = 0; column < n; ++column) {
-        for (std::int64_t i = 0; i < k; ++i) columns.push_back(b_here.at(i, column));
-      }
-      for (std::int64_t column = 0; column < n; ++column) {
-        for (std::int64_t row = 0; row < m; ++row) {
-          const float sum = add_up(0, rows.data() + row * k, columns.data() + column * k, k);
-          double result = static_cast<double>(alpha) * static_cast<double>(sum);
-          if (beta != 0) result += static_cast<double>(beta) * static_cast<double>(c_here.at(row, column));
-          store(const_cast<void*>(c_here.data), type_c, row + column * leading_c, static_cast<float>(result));
-        }
+        const float sum = add_up(0, rows.data() + row * k, columns.data() + column * k, k);
+        double result = static_cast<double>(alpha) * static_cast<double>(sum);
+        if (beta != 0) result += static_cast<double>(beta) * static_cast<double>(before.at(row, column));
+        store(c, type_c, row + column * leading_c, static_cast<float>(result));
       }
     }
   }
@@ -110,13 +99,13 @@ cublasStatus_t queue_product(const char* function, cublasHandle_t handle, const 
   if (!runtime.known(handle->stream)) return CUBLAS_STATUS_EXECUTION_FAILED;
   if (!handle->workspace) return CUBLAS_STATUS_ALLOC_FAILED;  // its own would be memory beyond every budget
   const Product& p = product;
-  if (p.m < 0 || p.n < 0 || p.k < 0 || p.batch < 0) return CUBLAS_STATUS_INVALID_VALUE;
+  if (p.m < 0 || p.n < 0 || p.k < 0) return CUBLAS_STATUS_INVALID_VALUE;
   if (p.a.leading < std::max(1, p.a.transposed ? p.k : p.m) || p.b.leading < std::max(1, p.b.transposed ? p.n : p.k) ||
       p.leading_c < std::max(1, p.m)) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   if (!supported(p.a.type, p.b.type, p.type_c, compute)) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (p.m == 0 || p.n == 0 || p.batch == 0) return CUBLAS_STATUS_SUCCESS;
+  if (p.m == 0 || p.n == 0) return CUBLAS_STATUS_SUCCESS;
   if (!alpha || !beta || !p.a.data || !p.b.data || !p.c) return CUBLAS_STATUS_INVALID_VALUE;
   product.alpha = *alpha;
   product.beta = *beta;
@@ -174,33 +163,8 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa, cub
                             cudaDataType type_b, int ldb, const void* beta, void* C, cudaDataType type_c, int ldc,
                             cublasComputeType_t compute, cublasGemmAlgo_t) {
   const Product product{
-      m,   n, k, 0, 0, {A, type_a, transa != CUBLAS_OP_N, lda}, {B, type_b, transb != CUBLAS_OP_N, ldb}, C, type_c,
-      ldc, 0, 0, 0, 1};
+      m, n, k, 0, 0, {A, type_a, transa != CUBLAS_OP_N, lda}, {B, type_b, transb != CUBLAS_OP_N, ldb}, C, type_c, ldc};
   return hayloft::simt::queue_product("cublasGemmEx", handle, static_cast<const float*>(alpha),
-                                      static_cast<const float*>(beta), product, compute);
-}
-
-cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb,
-                                          int m, int n, int k, const void* alpha, const void* A, cudaDataType type_a,
-                                          int lda, long long stride_a, const void* B, cudaDataType type_b, int ldb,
-                                          long long stride_b, const void* beta, void* C, cudaDataType type_c, int ldc,
-                                          long long stride_c, int batch, cublasComputeType_t compute,
-                                          cublasGemmAlgo_t) {
-  const Product product{m,
-                        n,
-                        k,
-                        0,
-                        0,
-                        {A, type_a, transa != CUBLAS_OP_N, lda},
-                        {B, type_b, transb != CUBLAS_OP_N, ldb},
-                        C,
-                        type_c,
-                        ldc,
-                        stride_a,
-                        stride_b,
-                        stride_c,
-                        batch};
-  return hayloft::simt::queue_product("cublasGemmStridedBatchedEx", handle, static_cast<const float*>(alpha),
                                       static_cast<const float*>(beta), product, compute);
 }
 

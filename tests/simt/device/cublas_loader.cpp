@@ -15,9 +15,7 @@ std::optional<CublasLibrary> open_cublas(const std::string& name, std::string& w
   }
   const int version = name.ends_with("13") ? 13000 : name.ends_with("12") ? 12080 : 0;
   return CublasLibrary{
-      &*found,
-      version,
-      {cublasCreate, cublasDestroy, cublasSetStream, cublasSetWorkspace, cublasGemmEx, cublasGemmStridedBatchedEx}};
+      &*found, version, {cublasCreate, cublasDestroy, cublasSetStream, cublasSetWorkspace, cublasGemmEx}};
 }
 
 }  // namespace hayloft::gpu::cuda

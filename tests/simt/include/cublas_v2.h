@@ -44,9 +44,3 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa, cub
                             int k, const void* alpha, const void* A, cudaDataType type_a, int lda, const void* B,
                             cudaDataType type_b, int ldb, const void* beta, void* C, cudaDataType type_c, int ldc,
                             cublasComputeType_t compute, cublasGemmAlgo_t algorithm);
-cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb,
-                                          int m, int n, int k, const void* alpha, const void* A, cudaDataType type_a,
-                                          int lda, long long stride_a, const void* B, cudaDataType type_b, int ldb,
-                                          long long stride_b, const void* beta, void* C, cudaDataType type_c, int ldc,
-                                          long long stride_c, int batch, cublasComputeType_t compute,
-                                          cublasGemmAlgo_t algorithm);
