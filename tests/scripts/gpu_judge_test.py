@@ -146,7 +146,7 @@ class Answers(unittest.TestCase):
 class Reports(unittest.TestCase):
     def test_an_empty_report_has_every_line_unmeasured(self):
         lines = JUDGE.judge(report())
-        self.assertEqual([line["verdict"] for line in lines], ["not measured"] * 13)
+        self.assertEqual([line["verdict"] for line in lines], ["not measured"] * 15)
 
     def test_fields_of_another_type_than_they_should_have_count_as_absent(self):
         lines = JUDGE.judge(report(7, step("tests", [1]), step("link", {"link": {"figures": [1, "x"]}}),
