@@ -23,8 +23,8 @@ inline constexpr int kVector = 16 / sizeof(f16);  // components of a piece of 16
 inline constexpr int kSummedKeys = 4096;
 inline constexpr unsigned kTwoOnes = 0x3c003c00;  // in f16
 
-// What a block takes at a time, for heads of D components; others are padded with zeros. Sums of weighted values are
-// in registers, queries and the tiles of K and V in 48 KiB of shared memory at most, so that two blocks fit a
+// Says what a block takes at a time, for heads of D components; others are padded with zeros. Sums of weighted values
+// are in registers, queries and the tiles of K and V in 48 KiB of shared memory at most, so that two blocks fit a
 // multiprocessor of any card; or in 64 KiB at most, for twice as many keys, where two of those fit.
 template <int D_, bool wide_>
 struct CausalTile {
@@ -80,8 +80,8 @@ __device__ inline void bring_rows(const f16* from, std::int64_t stride, int ther
   }
 }
 
-// What a warp has of its rows: lane l those of rows l / 4 and l / 4 + 8 of each tile, there columns 2 (l % 4) and the
-// next one of every eight. Sums are of what has come since they were added to the states.
+// Holds what a warp has of its rows: lane l those of rows l / 4 and l / 4 + 8 of each tile, there columns 2 (l % 4) and
+// the next one of every eight. Sums are of what has come since they were added to the states.
 template <class Tile>
 struct CausalRows {
   float weighted[Tile::row_tiles][2 * Tile::tiles][4];
@@ -295,7 +295,7 @@ static __global__ void __launch_bounds__(kCausalThreads, 2)
   f16* const v = k + Tile::keys * Tile::D;
   const int kv_head = static_cast<int>(blockIdx.y), d = states.head_dim;
   const int all_rows = static_cast<int>(states.rows);
-  // Those that see most come first.
+  // Blocks whose rows see most come first.
   const int first_row = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Tile::rows;
   const int lowest = first_row / states.group, highest = (min(first_row + Tile::rows, all_rows) - 1) / states.group;
   const int begin = max(keys.begin, lowest - keys.window + 1), end = min(keys.end, highest + 1);

@@ -61,7 +61,7 @@ void atomic(Warp& warp, const Instruction& in, Mask lanes) {
   });
 }
 
-// What is copied lies there when the thread has waited for it; until then nobody knows what does.
+// Copies 16 bytes, which lie there when the thread has waited for them; until then nobody knows what does.
 constexpr unsigned kCopyBytes = 16;
 
 void begin_copy(Warp& warp, const Instruction& in, Mask lanes) {
