@@ -96,26 +96,14 @@ inline uint4 load_matrices_transposed(const f16* base, int at,
 }
 inline void add_product(float (&sums)[4], uint4 a, unsigned upper, unsigned lower,
                         std::source_location where = std::source_location::current()) {
-  const auto spread = [](unsigned word, double* to) {
-    const float2 two = widen_pair(word);
-    to[0] = two.x, to[1] = two.y;
-  };
   simt::Lanes lanes = simt::exchange(a, "add_product", where);
   const int row = lanes.lane / 4, column = 2 * (lanes.lane % 4);
-  double rows[2][16], columns[2][16];
-  for (int i = 0; i < 4; ++i) {
-    const uint4 quarters = lanes.value<uint4>(4 * row + i);
-    spread(quarters.x, rows[0] + 2 * i), spread(quarters.z, rows[0] + 8 + 2 * i);
-    spread(quarters.y, rows[1] + 2 * i), spread(quarters.w, rows[1] + 8 + 2 * i);
-  }
+  uint4 rows[4];
+  for (int i = 0; i < 4; ++i) rows[i] = lanes.value<uint4>(4 * row + i);
   lanes = simt::exchange(uint2{upper, lower}, "add_product", where);
-  for (int c = 0; c < 2; ++c) {
-    for (int i = 0; i < 4; ++i) {
-      const uint2 halves = lanes.value<uint2>(4 * (column + c) + i);
-      spread(halves.x, columns[c] + 2 * i), spread(halves.y, columns[c] + 8 + 2 * i);
-    }
-  }
-  for (int i = 0; i < 4; ++i) sums[i] = simt::add_up(sums[i], rows[i / 2], columns[i % 2], 16);
+  uint2 columns[2][4];
+  for (int i = 0; i < 8; ++i) columns[i / 4][i % 4] = lanes.value<uint2>(4 * (column + i / 4) + i % 4);
+  simt::add_lane_products(sums, rows, columns);
 }
 
 template <class T>
