@@ -116,6 +116,7 @@ void decode_and_print(const Environment& environment, runtime::Session& session,
     sampler.read(before.prompt);
   }
   std::int32_t token = before.prompt.back();
+  const runtime::ExpertTraffic experts_before = environment.model->expert_traffic();
   PrintedAnswer printed(*environment.tokenizer, token, drawing.channels, answer);
   method.watch(session);
   struct Keeps {  // also when Interrupted is thrown
@@ -162,6 +163,7 @@ void decode_and_print(const Environment& environment, runtime::Session& session,
     }
     done.seconds += seconds_since(start);
   }
+  done.experts += environment.model->expert_traffic() - experts_before;
   printed.finish();
   print("\n");
 }
@@ -180,6 +182,11 @@ std::string decode_summary(const runtime::Session& session, const Decoded& done,
   const double columns = session.held_share(runtime::Kind::columns), rows = session.held_share(runtime::Kind::rows);
   if (columns + rows > 0) {
     line += fmt::format("; the device had {:.1f}% of the columns and {:.1f}% of the rows", 100 * columns, 100 * rows);
+  }
+  if (const runtime::ExpertTraffic& experts = done.experts; experts.asked > 0) {
+    line += fmt::format("\nexperts: {} per token over the link; the device had {:.1f}% of those asked for",
+                        format_bytes(experts.link_bytes / steps),
+                        100 * static_cast<double>(experts.held) / static_cast<double>(experts.asked));
   }
   if (done.drafts.passes > 0) line += fmt::format("\nexact: {}", runtime::draft_line(done.drafts));
   return line;

@@ -26,7 +26,8 @@ struct Answer {
 struct Decoded {
   int tokens = 0;  // generated, the end-of-text token not counted
   double seconds = 0;
-  runtime::DraftFigures drafts = {};  // where tokens were drafted
+  runtime::DraftFigures drafts = {};    // where tokens were drafted
+  runtime::ExpertTraffic experts = {};  // where experts come over the link
 };
 
 // Shows how far the building of indices is, one after another.

@@ -52,8 +52,7 @@ runtime::plan::Plan announce_plan(const Environment& environment, const PlannedR
   runtime::plan::PlanRequest request;
   request.config = environment.model->config();
   request.weights = runtime::weight_sizes(*runtime::Checkpoint::open(run.model), environment.weights);
-  request.experts =
-      environment.model->near_expert_bytes() > 0 ? runtime::ExpertPlace::near : runtime::ExpertPlace::device;
+  request.placed_experts = environment.model->expert_placement();
   request.session = run.session;
   request.methods = run.methods;
   request.tokens = run.tokens;
@@ -68,7 +67,7 @@ runtime::plan::Plan announce_plan(const Environment& environment, const PlannedR
   if (device.budget_bytes > 0) {
     request.device_budget = device.budget_bytes + device.overhead_bytes;
     request.device_cache = environment.device_cache;
-    request.available_bytes = environment.topology.available_bytes() + environment.model->near_expert_bytes();
+    request.available_bytes = environment.topology.available_bytes() + environment.model->host_expert_bytes();
   }
   // A profile knows nothing of the network between ranks.
   const bool applies =

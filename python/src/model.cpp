@@ -18,10 +18,10 @@ runtime::WeightForm weight_form(const std::string& text) {
 
 runtime::ExpertPlace expert_place(const std::string& text) {
   using runtime::ExpertPlace;
-  for (const ExpertPlace place : {ExpertPlace::automatic, ExpertPlace::device, ExpertPlace::near}) {
+  for (const ExpertPlace place : {ExpertPlace::automatic, ExpertPlace::device, ExpertPlace::link, ExpertPlace::near}) {
     if (text == runtime::name(place)) return place;
   }
-  fail("experts '{}': must be one of auto, device, near", text);
+  fail("experts '{}': must be one of auto, device, link, near", text);
 }
 
 // Messages and variables are JSON texts.

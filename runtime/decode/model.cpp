@@ -43,10 +43,10 @@ std::array<std::int64_t, 13> activation_widths(const ModelConfig& config) {
 constexpr std::int32_t no_layer = std::numeric_limits<std::int32_t>::max();  // has a NaN or an infinity
 
 // Likewise of Mixture, where it lies apart.
-std::array<std::int64_t, 7> mixture_widths(const ModelConfig& config) {
+std::array<std::int64_t, 6> mixture_widths(const ModelConfig& config) {
   const std::int64_t hidden = config.hidden_size, inner = config.intermediate_size;
   const auto widths = activation_widths(config);
-  return {hidden, inner, inner, hidden, widths[10], widths[11], widths[12]};
+  return {hidden, inner, inner, hidden, widths[11], widths[12]};
 }
 
 template <std::size_t N>
@@ -71,14 +71,12 @@ std::array<float*, N> cut(float* memory, const std::array<std::int64_t, N>& widt
   return pieces;
 }
 
-// The processor's backend for mixtures of experts that are to lie beside it; null: they lie on the device.
-std::unique_ptr<gpu::Backend> near_backend(Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend,
-                                           WeightForm form, ExpertPlace place) {
+ExpertPlacement place_experts(Checkpoint& checkpoint, const ModelConfig& config, const gpu::Backend& backend,
+                              WeightForm form, ExpertPlace asked) {
   const gpu::DeviceMemory memory = backend.memory();
-  if (config.experts.count == 0 || memory.budget_bytes == 0 || place == ExpertPlace::device) return nullptr;
+  if (config.experts.count == 0 || memory.budget_bytes == 0) return {};
   const std::uint64_t left = memory.budget_bytes - std::min(memory.budget_bytes, memory.used_bytes);
-  if (place == ExpertPlace::automatic && !weight_sizes(checkpoint, form).near(place, left)) return nullptr;
-  return gpu::make_cpu_backend(backend.threads());
+  return place_experts(weight_sizes(checkpoint, form), asked, left);
 }
 
 ModelConfig with_rope(ModelConfig config, const RopeOverrides& rope) {
@@ -101,10 +99,11 @@ Model::Model(Checkpoint& checkpoint, gpu::Backend& backend, WeightForm form, con
              ExpertPlace experts)
     : config_(with_rope(checkpoint.config(), rope)),
       backend_(&backend),
-      near_(near_backend(checkpoint, config_, backend, form, experts)),
-      weights_(load_weights(checkpoint, config_, backend, form, near_.get())),
-      weight_sizes_(runtime::weight_sizes(weights_, config_)) {
-  if (near_) weight_sizes_ = weight_sizes_.with_near_experts();
+      placement_(place_experts(checkpoint, config_, backend, form, experts)),
+      near_(placement_.place == ExpertPlace::near ? gpu::make_cpu_backend(backend.threads()) : nullptr),
+      weights_(load_weights(checkpoint, config_, backend, form, placement_.place != ExpertPlace::device)),
+      weight_sizes_(runtime::weight_sizes(weights_, config_).placed(placement_)) {
+  if (placement_.slots()) slots_ = std::make_unique<ExpertSlots>(backend, weights_.layers, placement_.kept);
   if (backend.products() == gpu::Products::exact || weights_.packed) return;
   fail("{}: products {}: its weights are not quantised; take exact products, or weights q8 or q4 besides",
        checkpoint.path(), gpu::name(backend.products()));
@@ -113,6 +112,10 @@ Model::Model(Checkpoint& checkpoint, gpu::Backend& backend, WeightForm form, con
 Model::Model(const std::filesystem::path& path, gpu::Backend& backend, WeightForm form, const RopeOverrides& rope,
              ExpertPlace experts)
     : Model(*Checkpoint::open(path), backend, form, rope, experts) {}
+
+std::uint64_t Model::host_expert_bytes() const {
+  return placement_.place == ExpertPlace::device ? 0 : weights_.mixture_bytes;
+}
 
 void Model::expect_positions(std::int64_t positions) {
   const std::vector<float> before = config_.global_table.inverse_frequency;
@@ -134,12 +137,13 @@ Model::Activations Model::prepare(Workspace& workspace, int T) const {
     workspace.capacity = T;
   }
   const auto p = cut(workspace.memory.as<float>(), widths, workspace.capacity);
-  Mixture mixture{nullptr, p[6], p[7], p[8], p[10], p[11], p[12]};
+  const Mixture mixture{p[6], p[7], p[8], p[10], p[11], p[12], nullptr};
+  Mixture near{};
   if (near_) {
     const auto n = cut(workspace.near.as<float>(), mixture_widths(config_), workspace.capacity);
-    mixture = {n[0], n[1], n[2], n[3], n[4], n[5], n[6]};
+    near = {n[1], n[2], n[3], nullptr, n[4], n[5], n[0]};
   }
-  return {p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9], mixture};
+  return {p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9], mixture, near};
 }
 
 void Model::forward(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, Want want,

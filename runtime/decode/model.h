@@ -14,6 +14,7 @@
 #include "runtime/checkpoint/config.h"
 #include "runtime/checkpoint/weights/weights.h"
 #include "runtime/decode/attention_policy.h"
+#include "runtime/decode/expert_slots.h"
 
 namespace hayloft::runtime {
 
@@ -94,8 +95,11 @@ class Model {
   const ModelConfig& config() const { return config_; }
   gpu::Backend& backend() const { return *backend_; }
   std::uint64_t weight_bytes() const { return weights_.bytes; }
-  // Returns the bytes of mixtures of experts that the processor beside the device computes; 0: there are none.
-  std::uint64_t near_expert_bytes() const { return near_ ? weights_.mixture_bytes : 0; }
+  const ExpertPlacement& expert_placement() const { return placement_; }
+  // Returns the bytes of experts that lie in the machine's memory beside a device with memory of its own.
+  std::uint64_t host_expert_bytes() const;
+  // Returns what passes have asked of experts that come over the link, so far.
+  ExpertTraffic expert_traffic() const { return slots_ ? slots_->traffic() : ExpertTraffic{}; }
   const WeightSizes& weight_sizes() const { return weight_sizes_; }
   const std::vector<std::string>& skipped() const { return weights_.skipped; }  // parts left out, a line each
   const std::vector<std::string>& notes() const { return weights_.notes; }  // what the user should know, a line each
@@ -139,13 +143,13 @@ class Model {
   // the router and of the gate; its inputs to each of its experts; their outputs, and behind those of all tokens the
   // outputs of the expert that all tokens share.
   struct Mixture {
-    float* input;     // [T][hidden], where it is not what the layer gives
     float* gate;      // [T used][inner], [T][shared inner]
     float* up;        // likewise
     float* delta;     // [T][hidden]
     float* routed;    // [T][experts], and [T] behind [T][aligned_width(experts)]
     float* gathered;  // [T used][hidden]
     float* outputs;   // [T used][hidden], [T][hidden]
+    float* input;     // [T][hidden], near the processor
   };
   // Pieces of the workspace, all f32; see the shapes. In a recurrent layer q holds inputs [T][channels], k and v hold
   // a and b [T][Hv], and mixed what comes of them, [T][values].
@@ -161,6 +165,7 @@ class Model {
     float* delta;        // [T][hidden], added to the residual stream
     float* output_gate;  // [T][Hq d] where attention has gates; [T][values]
     Mixture mixture;
+    Mixture near;  // where the processor beside the device multiplies experts
   };
   void check_ids(std::span<const std::int32_t> tokens) const;
   void clear_flag(NanFlag& flag) const;
@@ -199,7 +204,18 @@ class Model {
   void mlp(int layer, const Activations& act, float* hidden, int rows) const;
   int tokens_as_alone() const;  // gpu::Backend::tokens_multiplied_as_alone(), wherever it is multiplied
   void activate(gpu::Backend& by, float* gate, const float* up, std::int64_t n) const;
+  // A layer's input to its experts, and what goes through which of them.
+  struct ToMix {
+    const LayerWeights& weights;
+    const float* input;  // [rows][hidden]
+    int rows;
+    std::span<const ExpertTokens> chosen;
+  };
   void mix_experts(int layer, const Activations& act, const float* input, int rows) const;
+  void mix_near(const ToMix& what, const Activations& act) const;
+  void multiply_experts(gpu::Backend& by, const Mixture& mixture, const ToMix& what,
+                        std::span<const ExpertTokens> chosen, std::span<const Expert* const> experts,
+                        std::int64_t first, bool shared) const;
   void embed(const std::int32_t* tokens, int T, float* hidden) const;
   void scale(float* x, std::int64_t n, float factor) const;
   const float* normed(const float* x, const float* norm, const Activations& act, int rows) const;
@@ -209,9 +225,11 @@ class Model {
 
   ModelConfig config_;
   gpu::Backend* backend_;
-  std::unique_ptr<gpu::Backend> near_;  // that computes mixtures of experts; null: the other does
+  ExpertPlacement placement_;
+  std::unique_ptr<gpu::Backend> near_;  // that multiplies experts where they are near the processor
   Weights weights_;
   WeightSizes weight_sizes_;
+  std::unique_ptr<ExpertSlots> slots_;  // where experts come over the link
 };
 
 }  // namespace hayloft::runtime

@@ -306,6 +306,12 @@ std::vector<PredictedStage> predict_stages(const DecodeStep& step, const GpuCard
   roofline.add({"weights", multiplied * tokens, read, 0}, 1, Basis::counted);
   roofline.read_near(static_cast<double>(step.weights.near_bytes_per_step) *
                      std::min(tokens, step.weights.tokens_of_all_experts));
+  if (step.weights.link_bytes_per_step > 0) {
+    roofline.add(
+        {"experts over the link", 0, 0, 1},
+        static_cast<double>(step.weights.link_bytes_per_step) * std::min(tokens, step.weights.tokens_of_all_experts),
+        Basis::assumed);
+  }
   const double recurrent = static_cast<double>(std::count(config.recurrent.begin(), config.recurrent.end(), true));
   const double selecting = launches_of_selecting + (step.by_strips > 0 ? launches_of_strips : 0);
   roofline.launch(layers * (selects ? selecting : launches_of_others) + recurrent * launches_of_recurrent +

@@ -120,10 +120,11 @@ PlanMemory plan_memory(const PlanRequest& request) {
                         static_cast<std::uint64_t>(request.config.hidden_size) * sizeof(float);
   }
   memory.apart = request.device_budget > 0;
-  memory.host_weights = memory.apart ? placed_weights(request).host_bytes : 0;
-  memory.weights = request.weights.bytes - memory.host_weights;
+  const WeightSizes weights = placed_weights(request);
+  memory.host_weights = memory.apart ? weights.host_bytes : 0;
+  memory.weights = weights.bytes - memory.host_weights;
   if (memory.apart) {
-    const std::uint64_t pinned = store - std::min(store, memory.mapped);
+    const std::uint64_t pinned = store - std::min(store, memory.mapped) + memory.host_weights;
     memory.scratch =
         gpu::cuda_context_bytes + gpu::cuda_workspace_bytes + gpu::cuda_page_table_bytes(pinned) +
         gpu::cuda_range_bytes(store_shape(request.config, options), stored) +
@@ -196,7 +197,8 @@ PlanTime predict(const PlanRequest& request, const offload::BlockLayout& layout,
   // A state is read and written; both are streams, as weights are.
   const WeightSizes weights = placed_weights(request);
   ms.weights = milliseconds(weights.bytes_per_step + state_bytes(config), profile.weight_stream);
-  ms.experts = milliseconds(weights.near_bytes_per_step, profile.near_read);
+  ms.experts = milliseconds(weights.near_bytes_per_step, profile.near_read) +
+               milliseconds(weights.link_bytes_per_step, profile.link_to_device.value_or(profile.near_read));
   ms.fixed = config.layers * profile.layer_overhead_us / 1000;
   return ms;
 }
@@ -310,11 +312,16 @@ std::int64_t longest_context(const ModelConfig& config, const CacheOptions& opti
   return std::min(longest, options.window + static_cast<std::int64_t>((blocks + 1) * B) - 1);
 }
 
-WeightSizes placed_weights(const PlanRequest& request) {
+ExpertPlacement placed_experts(const PlanRequest& request) {
+  if (request.placed_experts) return *request.placed_experts;
+  if (request.device_budget == 0) return {};
   const std::uint64_t taken = gpu::cuda_context_bytes + gpu::cuda_workspace_bytes;
-  const std::uint64_t left = request.device_budget - std::min(request.device_budget, taken);
-  const bool near = request.device_budget > 0 && request.weights.near(request.experts, left);
-  return near ? request.weights.with_near_experts() : request.weights;
+  return place_experts(request.weights, request.experts,
+                       request.device_budget - std::min(request.device_budget, taken));
+}
+
+WeightSizes placed_weights(const PlanRequest& request) {
+  return request.weights.placed(placed_experts(request));
 }
 
 std::uint64_t usual_host_budget(const PlanRequest& request) {

@@ -20,8 +20,9 @@ namespace hayloft::runtime::plan {
 
 struct PlanRequest {
   ModelConfig config;
-  WeightSizes weights;                           // of all of them together
-  ExpertPlace experts = ExpertPlace::automatic;  // where mixtures of experts lie, beside a device
+  WeightSizes weights;                                 // of all of them together
+  ExpertPlace experts = ExpertPlace::automatic;        // where mixtures of experts lie, beside a device
+  std::optional<ExpertPlacement> placed_experts = {};  // where they do, of a model that is there
   SessionOptions session;
   std::vector<MethodOptions> methods;
   std::int64_t tokens = 0;            // of context
@@ -38,7 +39,8 @@ struct PlanRequest {
   std::optional<double> accepted = {};     // share of drafted tokens, 0 to 1, with which exact decoding is planned
 };
 
-// Returns the sizes as weights will lie: with experts near the processor where they will be.
+// Returns where experts will be, and the sizes as weights will lie then.
+ExpertPlacement placed_experts(const PlanRequest& request);
 WeightSizes placed_weights(const PlanRequest& request);
 
 // Returns what a session has for its store when nobody says: nine tenths of what is free once the weights are there.
@@ -53,8 +55,8 @@ struct PlanMemory {
   std::uint64_t states = 0;    // of recurrent layers: the context's, and a question's
   std::uint64_t workspace = 0;
   std::uint64_t weights = 0;
-  // Beside a device with memory of its own, which then are not in `weights`: the embedding, and experts near the
-  // processor.
+  // Beside a device with memory of its own, which then are not in `weights`: the embedding, and experts that do not lie
+  // there.
   std::uint64_t host_weights = 0;
   std::uint64_t program = 0;  // libraries, the tokenizer's tables, what matrix products work in
   std::uint64_t text = 0;     // and token ids
@@ -78,7 +80,7 @@ struct PlanTime {
   double dense = 0;   // all rows of the store
   double tail = 0;    // the newest tokens, and the windows of sliding-window layers
   double weights = 0;
-  double experts = 0;  // near the processor, reading theirs
+  double experts = 0;  // reading those near the processor, or bringing over the link those that the device lacks
   double fixed = 0;    // calling the layers' operations
   double network = 0;  // between ranks, where it is given
 

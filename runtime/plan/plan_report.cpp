@@ -22,7 +22,7 @@ constexpr Term terms[] = {{"search", &PlanTime::search},   {"rows", &PlanTime::r
                           {"weights", &PlanTime::weights}, {"experts", &PlanTime::experts},
                           {"fixed", &PlanTime::fixed},     {"network", &PlanTime::network}};
 
-// The network's is there where there are ranks, that of experts where they lie near the processor.
+// The network's is there where there are ranks, that of experts where they do not lie on a device.
 std::vector<Term> terms_of(const Plan& plan) {
   std::vector<Term> all(std::begin(terms), std::end(terms));
   const auto is_zero = [&](const PlannedMethod& method) { return !method.ms || method.ms->experts == 0; };
@@ -193,7 +193,7 @@ std::string plan_table(const Plan& plan) {
   };
   row("host: rows of K and V", memory.rows);
   row("host: columns of K", memory.columns);
-  if (memory.host_weights > 0) row("host: embedding, and experts near the processor", memory.host_weights);
+  if (memory.host_weights > 0) row("host: embedding, and experts that lie there", memory.host_weights);
   if (memory.indices > 0) row("host: indices and other state of the methods", memory.indices);
   const char* where = memory.apart ? "device: " : "";
   row(fmt::format("{}tails, when the context has been read", where), memory.tails);

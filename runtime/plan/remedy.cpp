@@ -63,7 +63,10 @@ std::vector<Candidate> candidates(const PlanRequest& request, const std::vector<
   }
   constexpr Step<ExpertPlace> near_processor[] = {{ExpertPlace::near, 4}};
   widen(all, near_processor, [](Candidate& c, ExpertPlace place) {
-    if (placed_weights(c.request).mixture_bytes == 0 || c.request.device_budget == 0) return false;
+    if (placed_experts(c.request).place == place || c.request.weights.mixture_bytes == 0 ||
+        c.request.device_budget == 0) {
+      return false;
+    }
     c.request.experts = place;
     add_option(c.options, fmt::format("--experts {}", name(place)));
     return true;

@@ -152,9 +152,13 @@ void add_weights_option(CLI::App& app, MachineOptions& options) {
   using runtime::ExpertPlace;
   add_choice<ExpertPlace>(
       app, "--experts",
-      {{"auto", ExpertPlace::automatic}, {"device", ExpertPlace::device}, {"near", ExpertPlace::near}},
-      "cuda: mixtures of experts in the device's memory, or near, in the machine's and multiplied by its processor; "
-      "auto takes near where the weights leave the device less than an eighth of its memory",
+      {{"auto", ExpertPlace::automatic},
+       {"device", ExpertPlace::device},
+       {"link", ExpertPlace::link},
+       {"near", ExpertPlace::near}},
+      "cuda: mixtures of experts in the device's memory; over the link, with those kept there that are asked for most; "
+      "or near, in the machine's memory and multiplied by its processor; auto takes one of the others where the "
+      "weights leave the device less than an eighth of its memory, and reads prompts over the link",
       [&](ExpertPlace experts) { options.experts = experts; })
       ->default_str("auto");
   advanced(app, Section::model, {"--weights", "--experts"});

@@ -132,6 +132,20 @@ Environment::Environment(const MachineOptions& options)
        format_bytes(arena->budget_bytes()));
 }
 
+namespace {
+
+std::string experts_in_words(const runtime::Model& model) {
+  const runtime::ExpertPlacement& placement = model.expert_placement();
+  if (model.host_expert_bytes() == 0) return "";
+  const std::string bytes = format_bytes(model.host_expert_bytes());
+  if (placement.place == runtime::ExpertPlace::near)
+    return fmt::format(", {} of them experts near the processor", bytes);
+  return fmt::format(", {} of them experts over the link, of which the device keeps {} in each layer", bytes,
+                     placement.kept);
+}
+
+}  // namespace
+
 Environment::Environment(const MachineOptions& options, const std::filesystem::path& model_path,
                          const runtime::RopeOverrides& rope)
     : Environment(options) {
@@ -139,11 +153,13 @@ Environment::Environment(const MachineOptions& options, const std::filesystem::p
   model = std::make_unique<runtime::Model>(model_path, *backend, options.weights, rope, options.experts);
   arena = std::make_unique<offload::Arena>(topology, arena_options(options, *backend));
   for (const std::string& line : model->notes()) note("note: {}\n", line);
-  if (model->near_expert_bytes() > 0 && options.experts == runtime::ExpertPlace::automatic) {
+  const runtime::ExpertPlacement& placement = model->expert_placement();
+  if (model->host_expert_bytes() > 0 && options.experts == runtime::ExpertPlace::automatic) {
     note(
-        "note: {} of experts stay in the machine's memory, for its processor: the device has no room for them beside "
-        "a context; --experts near says nothing of it, --experts device insists\n",
-        format_bytes(model->near_expert_bytes()));
+        "note: {} of experts stay in the machine's memory, as by --experts {}{}: the device has no room for them "
+        "beside a context; --experts device insists\n",
+        format_bytes(model->host_expert_bytes()), runtime::name(placement.place),
+        placement.prompts_over_link ? ", for prompts link" : "");
   }
   if (std::filesystem::is_directory(model_path)) {
     for (const std::string& line : runtime::tokenizer_config_notes(model_path, *tokenizer)) note("note: {}\n", line);
@@ -157,10 +173,7 @@ Environment::Environment(const MachineOptions& options, const std::filesystem::p
        config.layers, config.global_layers(), recurrent > 0 ? fmt::format(", {} recurrent", recurrent) : "",
        config.query_heads, config.kv_heads, config.head_dim,
        experts.count > 0 ? fmt::format(", {} of {} experts", experts.used, experts.count) : "",
-       format_bytes(model->weight_bytes()),
-       model->near_expert_bytes() > 0
-           ? fmt::format(", {} of them experts near the processor", format_bytes(model->near_expert_bytes()))
-           : "");
+       format_bytes(model->weight_bytes()), experts_in_words(*model));
 }
 
 runtime::MethodOptions with_rates(runtime::MethodOptions method, const Environment& environment,
@@ -196,9 +209,10 @@ void agree_on_rates(std::span<runtime::MethodOptions> methods, const Environment
 
 std::string weights_digest(const Environment& environment, const std::filesystem::path& model) {
   if (!over_ranks()) return {};
+  const runtime::ExpertPlace experts = environment.model->expert_placement().place;
   const runtime::Fingerprint print = runtime::fingerprint(model, environment.model->config().rope_overrides);
   return fmt::format("{:02x} {}{}", fmt::join(print, ""), runtime::name(environment.weights),
-                     environment.model->near_expert_bytes() > 0 ? " experts near" : "");
+                     experts == runtime::ExpertPlace::device ? "" : fmt::format(" experts {}", runtime::name(experts)));
 }
 
 bool say_idle_gpu(const gpu::NoDevice& why) {

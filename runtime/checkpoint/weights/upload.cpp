@@ -66,30 +66,26 @@ bool quantise_tile(const CheckpointTensor& tensor, std::span<const std::byte* co
 }  // namespace
 
 WeightUpload::WeightUpload(Checkpoint* checkpoint, WeightForm form, gpu::DType type, gpu::Backend* backend,
-                           Weights& weights, const std::optional<gpu::Packing>& packing, gpu::Backend* near)
+                           Weights& weights, const std::optional<gpu::Packing>& packing, bool experts_on_host)
     : checkpoint_(checkpoint),
       form_(form),
       type_(type),
       packing_(packing),
       backend_(backend),
-      near_(near),
+      experts_on_host_(experts_on_host),
       weights_(weights) {
   if (backend_) stream_ = backend_->stream();
   if (checkpoint_) checkpoint_->for_sizes_alone(backend_ == nullptr);
 }
 
-WeightUpload::OfMixture::OfMixture(WeightUpload& upload)
-    : upload_(upload), backend_(upload.backend_), before_(upload.weights_.bytes) {
-  if (upload.near_ == nullptr) return;
-  upload.backend_ = upload.near_;
-  upload.stream_ = upload.near_->stream();
+WeightUpload::OfMixture::OfMixture(WeightUpload& upload) : upload_(upload), before_(upload.weights_.bytes) {
+  upload.of_mixture_ = true;
+  upload.on_host_ = upload.experts_on_host_;
 }
 
 WeightUpload::OfMixture::~OfMixture() {
   upload_.weights_.mixture_bytes += upload_.weights_.bytes - before_;
-  if (upload_.near_ == nullptr) return;
-  upload_.backend_ = backend_;
-  upload_.stream_ = backend_->stream();
+  upload_.of_mixture_ = upload_.on_host_ = false;
 }
 
 void WeightUpload::finish() {
@@ -195,15 +191,30 @@ float* WeightUpload::values(std::vector<float> x) {
 void* WeightUpload::upload(const void* host, std::uint64_t bytes) {
   weights_.bytes += bytes;
   if (!backend_) return nullptr;
-  if (on_host_) {
-    weights_.host_table = backend_->host_memory(bytes);
-    std::memcpy(weights_.host_table.get(), host, bytes);
-    return weights_.host_table.get();
-  }
+  if (on_host_) return keep_on_host(host, bytes);
   weights_.buffers.push_back(backend_->allocate_weights(bytes, stream_));
   void* device = weights_.buffers.back().as<void>();
   backend_->to_device(device, host, bytes, stream_);
   return device;
+}
+
+// Experts are many and small, so that they share pieces of host memory.
+void* WeightUpload::keep_on_host(const void* from, std::uint64_t bytes) {
+  constexpr std::uint64_t least = std::uint64_t{1} << 20, most = std::uint64_t{64} << 20;
+  if (!of_mixture_) {
+    weights_.host_table = backend_->host_memory(bytes);
+    std::memcpy(weights_.host_table.get(), from, bytes);
+    return weights_.host_table.get();
+  }
+  if (weights_.host_experts.empty() || piece_ - taken_ < bytes) {
+    piece_ = std::max(std::clamp(2 * piece_, least, most), bytes);
+    taken_ = 0;
+    weights_.host_experts.push_back(backend_->host_memory(piece_));
+  }
+  std::byte* const to = weights_.host_experts.back().get() + taken_;
+  taken_ = std::min(piece_, taken_ + expert_piece_bytes(bytes));
+  std::memcpy(to, from, bytes);
+  return to;
 }
 
 gpu::Matrix WeightUpload::plain(const CheckpointTensor& tensor, int rows, int cols) {

@@ -20,12 +20,12 @@ namespace hayloft::runtime {
 // thread safe; the checkpoint's methods and this one's throw Error naming tensor and file.
 class WeightUpload {
  public:
-  // packing: of the matrices of a model that is not there, instead of `type`. near: where mixtures of experts go, in
-  // place of the backend; may be null.
+  // packing: of the matrices of a model that is not there, instead of `type`. experts_on_host: what is taken of a
+  // mixture stays in host memory of the backend.
   WeightUpload(Checkpoint* checkpoint, WeightForm form, gpu::DType type, gpu::Backend* backend, Weights& weights,
-               const std::optional<gpu::Packing>& packing = std::nullopt, gpu::Backend* near = nullptr);
+               const std::optional<gpu::Packing>& packing = std::nullopt, bool experts_on_host = false);
 
-  // While it lives, what is taken is of a mixture of experts.
+  // While it lives, what is taken is of an expert that a router chooses.
   class OfMixture {
    public:
     explicit OfMixture(WeightUpload& upload);
@@ -35,7 +35,6 @@ class WeightUpload {
 
    private:
     WeightUpload& upload_;
-    gpu::Backend* backend_;
     std::uint64_t before_;
   };
 
@@ -76,16 +75,20 @@ class WeightUpload {
                      const gpu::Packing& packing, const PackTile& pack);
   gpu::Matrix as_f16(const CheckpointTensor& tensor, int rows, int cols);
   void* upload(const void* host, std::uint64_t bytes);
+  void* keep_on_host(const void* from, std::uint64_t bytes);
 
   Checkpoint* checkpoint_;
   WeightForm form_;
   gpu::DType type_;
   std::optional<gpu::Packing> packing_;
   gpu::Backend* backend_;
-  gpu::Backend* near_;
+  bool experts_on_host_;
   Weights& weights_;
   gpu::Stream stream_;
-  bool on_host_ = false;                   // whether what is uploaded stays there
+  bool on_host_ = false;     // whether what is uploaded stays there
+  bool of_mixture_ = false;  // in memory of experts, of whose last piece so much is taken
+  std::uint64_t taken_ = 0;
+  std::uint64_t piece_ = 0;                // bytes of that piece
   std::deque<std::vector<float>> staged_;  // copies to the device may still read them until finish()
 };
 

@@ -23,9 +23,17 @@ std::uint64_t WeightSizes::bytes_per_pass(int T) const {
   return bytes_per_step + static_cast<std::uint64_t>(further * static_cast<double>(expert_bytes_per_step));
 }
 
-WeightSizes WeightSizes::with_near_experts() const {
+WeightSizes WeightSizes::placed(const ExpertPlacement& placement) const {
+  if (placement.place == ExpertPlace::device) return *this;
   WeightSizes sizes = *this;
+  const std::uint64_t slots = placement.slots() ? expert_slots_bytes(placement.kept, mixture_layers, slot_bytes) : 0;
+  sizes.bytes += slots;
   sizes.host_bytes += mixture_bytes;
+  if (placement.place == ExpertPlace::link) {
+    const double passing = 1 - static_cast<double>(placement.kept) / experts;
+    sizes.link_bytes_per_step = static_cast<std::uint64_t>(passing * static_cast<double>(mixture_bytes_per_step));
+    return sizes;
+  }
   sizes.bytes_per_step -= mixture_bytes_per_step;
   sizes.near_bytes_per_step = mixture_bytes_per_step;
   sizes.expert_bytes_per_step = 0;
@@ -37,9 +45,41 @@ WeightSizes WeightSizes::with_near_experts() const {
   return sizes;
 }
 
-bool WeightSizes::near(ExpertPlace place, std::uint64_t left) const {
-  if (mixture_bytes == 0 || place == ExpertPlace::device) return false;
-  return place == ExpertPlace::near || bytes - host_bytes > left / 8 * 7;
+std::uint64_t expert_piece_bytes(std::uint64_t bytes) {
+  constexpr std::uint64_t aligned = 256;
+  return (bytes + aligned - 1) / aligned * aligned;
+}
+
+std::uint64_t bytes_of(const Expert& expert) {
+  std::uint64_t bytes = 0;
+  for (const gpu::Matrix* matrix : {&expert.gate, &expert.up, &expert.down}) {
+    bytes += expert_piece_bytes(gpu::bytes_of(*matrix));
+    // A bias may be there, and is small.
+    bytes += expert_piece_bytes(static_cast<std::uint64_t>(matrix->rows) * sizeof(float));
+  }
+  return bytes;
+}
+
+std::uint64_t expert_slots_bytes(int kept, int layers, std::uint64_t slot_bytes) {
+  return slot_bytes * (static_cast<std::uint64_t>(kept) * static_cast<std::uint64_t>(layers) + 2 * passing_experts);
+}
+
+ExpertPlacement place_experts(const WeightSizes& sizes, ExpertPlace asked, std::uint64_t left) {
+  constexpr double near_rate = 40, link_rate = 20;
+  if (sizes.mixture_bytes == 0 || asked == ExpertPlace::device) return {};
+  if (asked == ExpertPlace::automatic && sizes.bytes - sizes.host_bytes <= left / 8 * 7) return {};
+  ExpertPlacement placement{asked};
+  if (asked == ExpertPlace::near) return placement;
+  const std::uint64_t others = sizes.bytes - sizes.host_bytes - sizes.mixture_bytes;
+  const std::uint64_t passing = expert_slots_bytes(0, 0, sizes.slot_bytes);
+  const std::uint64_t half = (left - std::min(left, others)) / 2;
+  const std::uint64_t of_each = sizes.slot_bytes * static_cast<unsigned>(sizes.mixture_layers);
+  const std::uint64_t kept = (half - std::min(half, passing)) / of_each;
+  placement.kept = static_cast<int>(std::min(kept, static_cast<std::uint64_t>(sizes.experts)));
+  if (asked == ExpertPlace::link) return placement;
+  const double over_link = 1 - static_cast<double>(placement.kept) / sizes.experts;
+  if (over_link / link_rate < 1 / near_rate) return {ExpertPlace::link, placement.kept};
+  return {ExpertPlace::near, 0, true};
 }
 
 WeightSizes weight_sizes(const Weights& weights, const ModelConfig& config) {
@@ -59,19 +99,22 @@ WeightSizes weight_sizes(const Weights& weights, const ModelConfig& config) {
   multiplied(weights.output, 1);
   // A token goes through some of the experts.
   const Experts& experts = config.experts;
+  sizes.experts = experts.count;
   if (experts.count > 0) sizes.tokens_of_all_experts = static_cast<double>(experts.count) / experts.used;
   for (const LayerWeights& w : weights.layers) {
     for (const gpu::Matrix& matrix : {w.q, w.k, w.v, w.o, w.output_gate, w.delta.inputs, w.delta.step, w.delta.rate}) {
       multiplied(matrix, 1);
     }
     for (const gpu::Matrix& matrix : {w.gate, w.up, w.down, w.experts.router, w.experts.shared_gate}) {
-      multiplied(matrix, 1, !w.experts.gate.empty());
+      multiplied(matrix, 1);
     }
-    for (const auto* matrices : {&w.experts.gate, &w.experts.up, &w.experts.down}) {
-      for (const gpu::Matrix& matrix : *matrices) {
+    for (const Expert& expert : w.experts.each) {
+      for (const gpu::Matrix& matrix : {expert.gate, expert.up, expert.down}) {
         sizes.expert_bytes_per_step += multiplied(matrix, 1 / sizes.tokens_of_all_experts, true);
       }
+      sizes.slot_bytes = std::max(sizes.slot_bytes, bytes_of(expert));
     }
+    if (!w.experts.each.empty()) ++sizes.mixture_layers;
   }
   return sizes;
 }
@@ -135,14 +178,16 @@ void take_experts(const std::string& mlp, const ModelConfig& config, WeightUploa
   layer.experts.router = upload.unquantised(mlp + "gate.weight", experts.count, hidden);
   if (experts.biases) layer.experts.router_bias = upload.vector(mlp + "gate.bias", experts.count);
   for (int i = 0; i < experts.count; ++i) {
-    const std::string expert = fmt::format("{}experts.{}.", mlp, i);
-    layer.experts.gate.push_back(upload.matrix(expert + "gate_proj.weight", experts.inner, hidden));
-    layer.experts.up.push_back(upload.matrix(expert + "up_proj.weight", experts.inner, hidden));
-    layer.experts.down.push_back(upload.matrix(expert + "down_proj.weight", hidden, experts.inner));
+    const WeightUpload::OfMixture of_mixture(upload);
+    const std::string name = fmt::format("{}experts.{}.", mlp, i);
+    Expert& expert = layer.experts.each.emplace_back();
+    expert.gate = upload.matrix(name + "gate_proj.weight", experts.inner, hidden);
+    expert.up = upload.matrix(name + "up_proj.weight", experts.inner, hidden);
+    expert.down = upload.matrix(name + "down_proj.weight", hidden, experts.inner);
     if (!experts.biases) continue;
-    layer.experts.gate_bias.push_back(upload.vector(expert + "gate_proj.bias", experts.inner));
-    layer.experts.up_bias.push_back(upload.vector(expert + "up_proj.bias", experts.inner));
-    layer.experts.down_bias.push_back(upload.vector(expert + "down_proj.bias", hidden));
+    expert.gate_bias = upload.vector(name + "gate_proj.bias", experts.inner);
+    expert.up_bias = upload.vector(name + "up_proj.bias", experts.inner);
+    expert.down_bias = upload.vector(name + "down_proj.bias", hidden);
   }
   if (experts.shared_inner == 0) return;
   const std::string shared = mlp + "shared_expert.";
@@ -174,7 +219,6 @@ LayerWeights layer_weights(int index, const ModelConfig& config, WeightUpload& u
     layer.output_norm = norm(prefix + "post_feedforward_layernorm.weight", hidden);
   }
   if (config.experts.in(index)) {
-    const WeightUpload::OfMixture near(upload);
     take_experts(mlp, config, upload, layer);
     return layer;
   }
@@ -254,9 +298,9 @@ void refuse_unread(const Checkpoint& checkpoint, const ModelConfig& config) {
 // `checkpoint` may be null when there is no backend; `type` is that of its matrices then.
 Weights take_weights(Checkpoint* checkpoint, WeightForm form, gpu::DType type, const ModelConfig& config,
                      gpu::Backend* backend, const std::optional<gpu::Packing>& packing = std::nullopt,
-                     gpu::Backend* near = nullptr) {
+                     bool experts_on_host = false) {
   Weights weights;
-  WeightUpload upload(checkpoint, form, type, backend, weights, packing, near);
+  WeightUpload upload(checkpoint, form, type, backend, weights, packing, experts_on_host);
   const bool tied = !own_output(checkpoint, config, weights);
   const char* const table = embedding_tensor(checkpoint, config);
   weights.embedding = tied ? upload.matrix(table, config.vocab_size, config.hidden_size)
@@ -286,13 +330,13 @@ const char* name(WeightForm form) {
 }
 
 const char* name(ExpertPlace place) {
-  constexpr const char* names[] = {"auto", "device", "near"};
+  constexpr const char* names[] = {"auto", "device", "link", "near"};
   return names[static_cast<std::size_t>(place)];
 }
 
 Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend, WeightForm form,
-                     gpu::Backend* near) {
-  Weights weights = take_weights(&checkpoint, form, {}, config, &backend, {}, near);
+                     bool experts_on_host) {
+  Weights weights = take_weights(&checkpoint, form, {}, config, &backend, {}, experts_on_host);
   weights.notes.insert(weights.notes.begin(), config.notes.begin(), config.notes.end());
   offload::check_mapped_files();
   return weights;

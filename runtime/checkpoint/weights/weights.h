@@ -26,16 +26,29 @@ struct DeltaWeights {
   gpu::DeltaLayer layer;
 };
 
+struct Expert {
+  gpu::Matrix gate, up;              // [inner][hidden]
+  gpu::Matrix down;                  // [hidden][inner]
+  const float* gate_bias = nullptr;  // [inner]
+  const float* up_bias = nullptr;    // [inner]
+  const float* down_bias = nullptr;  // [hidden]
+};
+
 // The weights of a mixture of experts. Beside it, gate, up and down of the layer are those of the expert that every
 // token goes through, where there is one.
 struct ExpertWeights {
-  gpu::Matrix router;                                       // [experts][hidden]
-  std::vector<gpu::Matrix> gate, up;                        // [experts]: [inner][hidden]
-  std::vector<gpu::Matrix> down;                            // [experts]: [hidden][inner]
-  gpu::Matrix shared_gate;                                  // [1][hidden]: what weights the expert of all
-  const float* router_bias = nullptr;                       // [experts]
-  std::vector<const float*> gate_bias, up_bias, down_bias;  // [experts], or empty: [inner] twice, [hidden]
+  gpu::Matrix router;  // [experts][hidden]
+  std::vector<Expert> each;
+  gpu::Matrix shared_gate;             // [1][hidden]: what weights the expert of all
+  const float* router_bias = nullptr;  // [experts]
 };
+
+// Experts that come over the link (runtime/decode/expert_slots.h) lie piece by piece in slots, all of one size.
+inline constexpr std::uint64_t passing_experts = 4;     // that pass by at a time, while as many others are multiplied
+std::uint64_t expert_piece_bytes(std::uint64_t bytes);  // of a matrix or bias in a slot
+std::uint64_t bytes_of(const Expert& expert);           // of all its pieces
+// Returns the bytes of slots in which each of so many layers keeps `kept` experts, with those for passing by.
+std::uint64_t expert_slots_bytes(int kept, int layers, std::uint64_t slot_bytes);
 
 // A model's weights in device memory, in the dtype of the checkpoint (f32, f16 or bf16) or the one that the backend
 // made of it (Backend::convert_weights); norms and biases as f32. Null pointers stand for what the architecture does
@@ -78,9 +91,10 @@ struct Weights {
   std::vector<std::string> notes;    // what the user should know of these weights, one line each
   std::vector<std::string> skipped;  // parts of the checkpoint that are none of the language model's, likewise
 
-  std::shared_ptr<std::byte> host_table;  // the embedding, where it stays in host memory
-  std::uint64_t host_bytes = 0;           // of `bytes`, the embedding's where a device with memory of its own leaves it
-  std::uint64_t mixture_bytes = 0;        // of `bytes`, those of mixtures of experts, routers and all
+  std::shared_ptr<std::byte> host_table;                 // the embedding, where it stays in host memory
+  std::vector<std::shared_ptr<std::byte>> host_experts;  // likewise, all of them
+  std::uint64_t host_bytes = 0;     // of `bytes`, the embedding's where a device with memory of its own leaves it
+  std::uint64_t mixture_bytes = 0;  // of `bytes`, those of experts that a router chooses from
 };
 
 // Says how matrices lie in memory: as the checkpoint has them, quantised ones packed (gpu/packed.h); all in f16; or
@@ -89,17 +103,19 @@ struct Weights {
 enum class WeightForm : std::uint8_t { stored, f16, q8, q4 };
 const char* name(WeightForm form);  // as --weights takes it
 
-// Says where mixtures of experts lie and are computed beside a device that has memory of its own: in that, or in the
-// machine's by its processor, so that activations alone cross the link; `automatic`: on the device where all weights
-// leave it an eighth of its memory.
-enum class ExpertPlace : std::uint8_t { automatic, device, near };
+// Says where the experts of mixtures lie and are multiplied beside a device that has memory of its own: in that; in the
+// machine's and multiplied by the device, which keeps some by use and to which the others cross the link; or in the
+// machine's and multiplied by its processor, so that activations alone cross the link. `automatic` is `device` where
+// all weights leave it an eighth of its memory, else what is predicted to decode faster, with prompts by `link`.
+// Routers, and an expert that every token goes through, are on the device.
+enum class ExpertPlace : std::uint8_t { automatic, device, link, near };
 const char* name(ExpertPlace place);  // as --experts takes it
 
-// Takes every tensor that `config`, the checkpoint's, calls for to the device, those of mixtures of experts to `near`
-// where there is one, whose memory is the machine's. Throws Error naming tensor and file: missing, truncated, wrong
-// type, wrong shape.
+// Takes every tensor that `config`, the checkpoint's, calls for to the device, experts that a router chooses from to
+// host memory of the backend where that is wanted. Throws Error naming tensor and file: missing, truncated, wrong type,
+// wrong shape.
 Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend,
-                     WeightForm form = WeightForm::stored, gpu::Backend* near = nullptr);
+                     WeightForm form = WeightForm::stored, bool experts_on_host = false);
 
 // Says how much memory weights take, and how much of it each decoded token reads.
 struct WeightSizes {
@@ -112,22 +128,39 @@ struct WeightSizes {
   // own, go through all of them (Experts::count / Experts::used).
   std::uint64_t expert_bytes_per_step = 0;
   double tokens_of_all_experts = 1;
-  // These are the parts of bytes, bytes_per_step and weights_per_step that are mixtures' of experts.
+  // These are the parts of bytes, bytes_per_step and weights_per_step that are experts', which routers choose from, in
+  // so many layers, the largest of so many bytes in a slot.
   std::uint64_t mixture_bytes = 0;
   std::uint64_t mixture_bytes_per_step = 0;
   std::array<std::uint64_t, 9> mixture_weights_per_step{};
+  int mixture_layers = 0;
+  int experts = 0;  // of a layer
+  std::uint64_t slot_bytes = 0;
   // A processor beside a device reads so much of them for each token, which is then no part of the numbers above.
   std::uint64_t near_bytes_per_step = 0;
+  // So much of them is expected over the link for each token, which the device reads besides.
+  std::uint64_t link_bytes_per_step = 0;
 
-  // Returns the same with the mixtures near the processor.
-  WeightSizes with_near_experts() const;
-  // Returns whether mixtures lie there, beside a device that has so many bytes left for weights.
-  bool near(ExpertPlace place, std::uint64_t left) const;
+  // Returns the same with the experts where they are when `placement` says so.
+  WeightSizes placed(const struct ExpertPlacement& placement) const;
 
   // Returns the bytes of matrices that one pass of T tokens reads, each matrix once: with experts at most, as if the
   // tokens chose others as long as there are any.
   std::uint64_t bytes_per_pass(int T) const;
 };
+// Says where experts are beside a device.
+struct ExpertPlacement {
+  ExpertPlace place = ExpertPlace::device;  // not `automatic`
+  int kept = 0;                             // experts of each layer in slots of the device
+  bool prompts_over_link = false;           // of experts near the processor: chunks of prompts go to the device
+
+  bool slots() const { return place == ExpertPlace::link || prompts_over_link; }
+};
+// Chooses for a device that has `left` bytes for weights. Slots take half of what all other weights leave, and rates
+// that `automatic` predicts by are assumed: 40 GB/s of the machine's memory, 20 of the link, and no expert asked for
+// more often than others.
+ExpertPlacement place_experts(const WeightSizes& sizes, ExpertPlace asked, std::uint64_t left);
+
 // Returns the sizes of weights that are there, those of a model of that shape, as if all of them lay together.
 WeightSizes weight_sizes(const Weights& weights, const ModelConfig& config);
 // Returns what load_weights will take, from the file headers alone.

@@ -33,7 +33,7 @@ struct Tested {
 
 std::ostream& operator<<(std::ostream& out, const Tested& tested) {
   out << tested.model << " " << offload::name(tested.columns);
-  if (tested.experts == runtime::ExpertPlace::near) out << " experts near";
+  if (tested.experts != runtime::ExpertPlace::automatic) out << " experts " << name(tested.experts);
   return tested.rows == offload::RowFormat::f16 ? out : out << " rows " << offload::name(tested.rows);
 }
 
@@ -186,14 +186,29 @@ TEST_P(ModelOnCuda, ShowsThePromptsQueriesToWhoKeepsHeavyHitters) {
 using ModelWithExpertsOnCuda = ModelOnCuda;
 
 TEST_P(ModelWithExpertsOnCuda, HasExpertsWhereItIsTold) {
-  const bool near = GetParam().experts == runtime::ExpertPlace::near;
-  EXPECT_EQ(on_cuda->model.near_expert_bytes() > 0, near);
-  EXPECT_EQ(on_cpu->model.near_expert_bytes(), 0U);  // there is one place
+  const bool elsewhere = GetParam().experts != runtime::ExpertPlace::automatic;
+  EXPECT_EQ(on_cuda->model.host_expert_bytes() > 0, elsewhere);
+  EXPECT_EQ(on_cpu->model.host_expert_bytes(), 0U);  // there is one place
   const std::uint64_t before = cuda->memory().used_bytes;
   const Model other(golden_models() / GetParam().model, *cuda, {}, {}, runtime::ExpertPlace::device);
   // The other has on the device what this one has near the processor.
   EXPECT_GE(cuda->memory().used_bytes - before + (std::uint64_t{1} << 20), other.weight_bytes());
   EXPECT_EQ(other.weight_bytes(), on_cuda->model.weight_bytes());
+}
+
+using ModelWithExpertsOverTheLink = ModelOnCuda;
+
+TEST_P(ModelWithExpertsOverTheLink, GivesTheBitsOfOneWithExpertsOnTheDevice) {
+  const Model whole(golden_models() / GetParam().model, *cuda, {}, {}, runtime::ExpertPlace::device);
+  runtime::SessionOptions options;
+  options.cache.block_tokens = 16;
+  options.chunk_tokens = 24;
+  Session session(on_cuda->model, on_cuda->arena, options), expected(whole, on_cuda->arena, options);
+  const std::vector<std::int32_t> tokens = random_tokens(40, 9);
+  session.append(tokens);
+  expected.append(tokens);
+  for (const std::int32_t token : random_tokens(5, 10)) ASSERT_EQ(session.step(token), expected.step(token));
+  EXPECT_GT(on_cuda->model.expert_traffic().link_bytes, 0U);
 }
 
 // Several sequences at once, each to the bit as alone, wherever its experts are computed.
@@ -238,13 +253,18 @@ INSTANTIATE_TEST_SUITE_P(Architectures, ModelOnCuda,
 constexpr Tested near_processor(const char* model) {
   return {model, offload::ColumnFormat::f16, offload::RowFormat::f16, runtime::ExpertPlace::near};
 }
+constexpr Tested over_link(const char* model) {
+  return {model, offload::ColumnFormat::f16, offload::RowFormat::f16, runtime::ExpertPlace::link};
+}
 INSTANTIATE_TEST_SUITE_P(ExpertsNear, ModelOnCuda,
                          ::testing::Values(near_processor("qwen3_5_moe"), near_processor("gpt_oss")), test::by_value);
 INSTANTIATE_TEST_SUITE_P(Experts, ModelWithExpertsOnCuda,
                          ::testing::Values(Tested{"qwen3_moe"}, Tested{"gpt_oss-mxfp4"},
                                            near_processor("qwen3_moe-dense"), near_processor("qwen3_5_moe"),
-                                           near_processor("gpt_oss")),
+                                           near_processor("gpt_oss"), over_link("qwen3_5_moe")),
                          test::by_value);
+INSTANTIATE_TEST_SUITE_P(Experts, ModelWithExpertsOverTheLink,
+                         ::testing::Values(over_link("qwen3_5_moe"), over_link("gpt_oss-mxfp4")), test::by_value);
 INSTANTIATE_TEST_SUITE_P(Formats, ModelOnCudaByColumns,
                          ::testing::Values(Tested{"llama", offload::ColumnFormat::int8},
                                            Tested{"llama", offload::ColumnFormat::int4},

@@ -222,15 +222,37 @@ TEST(PlanOfAShape, ExpertsNearTheProcessorLeaveTheDeviceToTheContext) {
     request.experts = place;
     const Plan plan = make_plan(request, nullptr);
     EXPECT_EQ(plan.shortfall, "");
-    EXPECT_EQ(plan.memory.weights + plan.memory.host_weights, request.weights.bytes);
-    EXPECT_EQ(plan.memory.weights, there.memory.weights - request.weights.mixture_bytes);
+    // Where prompts are read over the link experts pass by there.
+    const bool prompts_over_link = place == ExpertPlace::automatic;
+    EXPECT_EQ(placed_experts(request).place, ExpertPlace::near);
+    EXPECT_EQ(placed_experts(request).prompts_over_link, prompts_over_link);
+    const std::uint64_t slots = prompts_over_link ? 2 * passing_experts * request.weights.slot_bytes : 0;
+    EXPECT_EQ(plan.memory.weights + plan.memory.host_weights, request.weights.bytes + slots);
+    EXPECT_EQ(plan.memory.weights, there.memory.weights - request.weights.mixture_bytes + slots);
     const std::uint64_t matrices = std::uint64_t{48} * 128 * 3 * 768 * 2048 * 5 / 8;
     EXPECT_NEAR(static_cast<double>(request.weights.mixture_bytes), static_cast<double>(matrices),
-                0.02 * static_cast<double>(matrices));  // and routers of 16 bits
+                1e-3 * static_cast<double>(matrices));
     const WeightSizes placed = placed_weights(request);
     EXPECT_EQ(placed.bytes_per_step + placed.near_bytes_per_step, request.weights.bytes_per_step);
     EXPECT_NE(plan_table(plan).find("experts near"), std::string::npos);
   }
+  request.experts = ExpertPlace::link;
+  const ExpertPlacement slots = placed_experts(request);
+  EXPECT_GT(slots.kept, 20);
+  EXPECT_LT(slots.kept, 128);
+  const WeightSizes over_link = placed_weights(request);
+  EXPECT_EQ(over_link.bytes_per_step, request.weights.bytes_per_step);
+  EXPECT_NEAR(static_cast<double>(over_link.link_bytes_per_step),
+              (1 - slots.kept / 128.0) * static_cast<double>(request.weights.mixture_bytes_per_step), 1);
+  EXPECT_EQ(over_link.bytes, request.weights.bytes + expert_slots_bytes(slots.kept, 48, request.weights.slot_bytes));
+  EXPECT_EQ(over_link.host_bytes, request.weights.host_bytes + request.weights.mixture_bytes);
+  EXPECT_NE(plan_table(make_plan(request, nullptr)).find("experts over the link"), std::string::npos);
+  // Where most of them are kept, the link brings the others sooner than the processor multiplies.
+  request.device_budget = std::uint64_t{17} << 30;
+  request.experts = ExpertPlace::automatic;
+  EXPECT_EQ(placed_experts(request).place, ExpertPlace::near);
+  request.device_budget = std::uint64_t{19} << 30;
+  EXPECT_EQ(placed_experts(request).place, ExpertPlace::link);
   request.device_budget = std::uint64_t{64} << 30;  // where there is room they are on the device
   request.experts = ExpertPlace::automatic;
   EXPECT_EQ(placed_weights(request).near_bytes_per_step, 0U);

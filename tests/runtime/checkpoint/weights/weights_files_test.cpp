@@ -65,11 +65,11 @@ TEST_F(WeightsTest, FindsExpertsInEveryFormThatFilesHaveThemIn) {
     for (int e = 0; e < count; ++e) {
       const auto at = static_cast<std::size_t>(e);
       const float value = static_cast<float>(e);
-      for (const auto& [found, expected] :
-           {std::pair(&experts.gate, value), {&experts.up, 10 + value}, {&experts.down, 20 + value}}) {
-        const gpu::Matrix& of = (*found)[at];
-        const auto* const values = static_cast<const float*>(of.data);
-        EXPECT_TRUE(std::all_of(values, values + of.rows * of.cols, [&](float x) { return x == expected; })) << e;
+      const Expert& expert = experts.each[at];
+      for (const auto& [of, expected] :
+           {std::pair(&expert.gate, value), {&expert.up, 10 + value}, {&expert.down, 20 + value}}) {
+        const auto* const values = static_cast<const float*>(of->data);
+        EXPECT_TRUE(std::all_of(values, values + of->rows * of->cols, [&](float x) { return x == expected; })) << e;
       }
     }
   }
