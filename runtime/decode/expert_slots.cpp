@@ -1,6 +1,7 @@
 #include "runtime/decode/expert_slots.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace hayloft::runtime {
 namespace {
@@ -14,19 +15,28 @@ int layers_with_experts(const std::vector<LayerWeights>& layers) {
 
 }  // namespace
 
-ExpertSlots::ExpertSlots(gpu::Backend& backend, const std::vector<LayerWeights>& layers, int kept)
-    : backend_(backend), weights_(layers), layers_(layers.size()) {
+ExpertSlots::ExpertSlots(gpu::Backend& backend, const std::vector<LayerWeights>& layers,
+                         const ExpertPlacement& placement)
+    : backend_(backend),
+      weights_(layers),
+      layers_(layers.size()),
+      ring_(static_cast<std::size_t>(std::max(placement.ring, 2 * static_cast<int>(experts_at_once)))) {
   for (const LayerWeights& layer : layers) {
     for (const Expert& expert : layer.experts.each) slot_bytes_ = std::max(slot_bytes_, bytes_of(expert));
   }
-  memory_ = backend.allocate_weights(expert_slots_bytes(kept, layers_with_experts(layers), slot_bytes_),
+  memory_ = backend.allocate_weights(expert_slots_bytes(placement, layers_with_experts(layers), slot_bytes_),
                                      backend.stream());
+  auto* memory = memory_.as<std::byte>();
+  const auto give_memory = [&](std::vector<Slot>& slots) {
+    for (Slot& slot : slots) slot.memory = std::exchange(memory, memory + slot_bytes_);
+  };
+  give_memory(ring_);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const std::size_t experts = layers[i].experts.each.size();
-    if (experts == 0) continue;
-    layers_[i].slots.resize(std::min(static_cast<std::size_t>(kept), experts));
-    layers_[i].slot_of.assign(experts, -1);
-    layers_[i].uses.assign(experts, 0);
+    layers_[i].kept.resize(std::min(static_cast<std::size_t>(placement.kept), experts));
+    layers_[i].slot_of.resize(experts);
+    layers_[i].uses.resize(experts);
+    give_memory(layers_[i].kept);
   }
 }
 
@@ -58,51 +68,65 @@ Expert ExpertSlots::copy_in(const Expert& host, std::byte* to) {
   return there;
 }
 
-// Returns the slot of a layer that an expert which is in none may take, or null. Those that this pass uses stay, for
-// what multiplies by them may not have run yet.
-ExpertSlots::Slot* ExpertSlots::place_of(Layer& layer, int expert) {
+// Returns whether a slot may be copied to: copies wait for products of the group before the last one.
+bool ExpertSlots::is_free(const Slot& slot) const {
+  return slot.group + 2 <= group_;
+}
+
+// Returns the slot of a layer that an expert which is in none may keep, or null.
+ExpertSlots::Slot* ExpertSlots::kept_slot(Layer& layer, int expert) {
   Slot* least = nullptr;
   const auto uses = [&](const Slot& slot) {
-    return slot.expert < 0 ? -1.0f : layer.uses[static_cast<std::size_t>(slot.expert)];
+    return slot.layer < 0 ? -1.0f : layer.uses[static_cast<std::size_t>(slot.expert)];
   };
-  for (Slot& slot : layer.slots) {
-    if (slot.pass != pass_ && (least == nullptr || uses(slot) < uses(*least))) least = &slot;
+  for (Slot& slot : layer.kept) {
+    if (is_free(slot) && (least == nullptr || uses(slot) < uses(*least))) least = &slot;
   }
   return least && uses(*least) < layer.uses[static_cast<std::size_t>(expert)] ? least : nullptr;
 }
 
-// Queues the copies of as many experts as there are slots to pass by in one half of them.
-ExpertSlots::Group ExpertSlots::take_group(int index, std::span<const ExpertTokens> left, int half) {
-  Layer& layer = layers_[static_cast<std::size_t>(index)];
-  const std::vector<Expert>& host = weights_[static_cast<std::size_t>(index)].experts.each;
-  std::uint64_t before = 2 * passing_experts;  // slots before this layer's
-  for (int i = 0; i < index; ++i) before += layers_[static_cast<std::size_t>(i)].slots.size();
-  std::byte* const memory = memory_.as<std::byte>();
+// Of two groups that follow each other each uses half of the ring at most, so that there is one.
+ExpertSlots::Slot& ExpertSlots::next_of_ring() {
+  do {
+    next_ = (next_ + 1) % ring_.size();
+  } while (!is_free(ring_[next_]));
+  return ring_[next_];
+}
 
+void ExpertSlots::bring(int layer, int expert, Slot& slot) {
+  if (slot.layer >= 0)
+    layers_[static_cast<std::size_t>(slot.layer)].slot_of[static_cast<std::size_t>(slot.expert)] = nullptr;
+  slot.layer = -1;  // should a copy fail
+  slot.weights =
+      copy_in(weights_[static_cast<std::size_t>(layer)].experts.each[static_cast<std::size_t>(expert)], slot.memory);
+  slot.layer = layer;
+  slot.expert = expert;
+  layers_[static_cast<std::size_t>(layer)].slot_of[static_cast<std::size_t>(expert)] = &slot;
+}
+
+// Queues the copies of as many experts as come at once, and has those before and between them that are there.
+ExpertSlots::Group ExpertSlots::take_group(int index, std::span<const ExpertTokens> left) {
+  Layer& layer = layers_[static_cast<std::size_t>(index)];
+  const auto in_ring = [&](const Slot* slot) { return slot >= ring_.data() && slot < ring_.data() + ring_.size(); };
   Group group;
-  group.passing.reserve(passing_experts);  // experts point into it
-  std::size_t n = 0;
+  ++group_;
+  std::size_t n = 0, brought = 0, of_ring = 0;
   for (; n < left.size(); ++n) {
     const int expert = left[n].expert;
-    const int at = layer.slot_of[static_cast<std::size_t>(expert)];
-    Slot* slot = at < 0 ? place_of(layer, expert) : &layer.slots[static_cast<std::size_t>(at)];
-    if (slot == nullptr && group.passing.size() == passing_experts) break;
+    Slot* slot = layer.slot_of[static_cast<std::size_t>(expert)];
+    if (slot == nullptr && brought == experts_at_once) break;
+    if (of_ring == ring_.size() / 2 && (slot == nullptr || in_ring(slot))) break;
     ++traffic_.asked;
-    if (at >= 0) {
+    if (slot != nullptr) {
       ++traffic_.held;
-    } else if (slot != nullptr) {
-      if (slot->expert >= 0) layer.slot_of[static_cast<std::size_t>(slot->expert)] = -1;
-      slot->expert = -1;  // should a copy fail
-      const auto number = static_cast<std::uint64_t>(slot - layer.slots.data());
-      slot->weights = copy_in(host[static_cast<std::size_t>(expert)], memory + (before + number) * slot_bytes_);
-      slot->expert = expert;
-      layer.slot_of[static_cast<std::size_t>(expert)] = static_cast<int>(number);
     } else {
-      const std::uint64_t number = static_cast<unsigned>(half) * passing_experts + group.passing.size();
-      slot = &group.passing.emplace_back();
-      slot->weights = copy_in(host[static_cast<std::size_t>(expert)], memory + number * slot_bytes_);
+      slot = kept_slot(layer, expert);
+      if (slot == nullptr) slot = &next_of_ring();
+      bring(index, expert, *slot);
+      ++brought;
     }
-    slot->pass = pass_;
+    of_ring += in_ring(slot) ? 1 : 0;
+    slot->group = group_;
     group.experts.push_back(&slot->weights);
   }
   group.tokens = left.first(n);
@@ -112,21 +136,17 @@ ExpertSlots::Group ExpertSlots::take_group(int index, std::span<const ExpertToke
 void ExpertSlots::each_group(int index, std::span<const ExpertTokens> chosen, const Multiply& multiply) {
   const std::lock_guard lock(mutex_);
   Layer& layer = layers_[static_cast<std::size_t>(index)];
-  ++pass_;
   for (float& uses : layer.uses) uses *= kFade;
   for (const ExpertTokens& each : chosen) layer.uses[static_cast<std::size_t>(each.expert)] += 1;
 
   const gpu::Stream stream = backend_.stream(), load = backend_.load_stream();
   backend_.order(stream, load);  // what earlier passes multiply by is in its slot until then
-  int half = 0;
-  for (Group group = take_group(index, chosen, half); !group.tokens.empty();) {
-    const std::span<const ExpertTokens> left = chosen.subspan(group.tokens.size());
+  ++group_;
+  for (Group group = take_group(index, chosen); !group.tokens.empty(); group = take_group(index, chosen)) {
+    chosen = chosen.subspan(group.tokens.size());
     backend_.order(load, stream);
-    if (!left.empty()) backend_.order(stream, load);  // the other half was multiplied by before this one
+    if (!chosen.empty()) backend_.order(stream, load);  // products of the groups before this one
     multiply(group.tokens, group.experts);
-    half = 1 - half;
-    group = take_group(index, left, half);
-    chosen = left;
   }
 }
 

@@ -29,13 +29,15 @@ struct ExpertTraffic {
 
 // Brings experts from host memory to a device. Every layer has slots of its own, in which experts stay by use: each
 // pass counts those that it asks for, and counts fade; an expert that comes in takes the place of the one with the
-// smallest count, if its own is larger, and passes through a slot of all layers otherwise. While some are multiplied
-// the next are copied. What a product gives does not depend on where its matrix came from. Thread-safe.
+// smallest count, if its own is larger, and otherwise a slot of a ring for all layers, in turn, from which it can be
+// had until its slot is taken again: with room for a layer, chunks of a prompt that go through it one after another
+// bring its experts once. While some are multiplied the next are copied. What a product gives does not depend on where
+// its matrix came from. Thread-safe.
 class ExpertSlots {
  public:
   // layers: whose experts lie in memory of backend.host_memory(), and outlive this object, as the backend does. It
-  // takes expert_slots_bytes(kept, ...) of the device. kept: slots of each layer. Throws Error.
-  ExpertSlots(gpu::Backend& backend, const std::vector<LayerWeights>& layers, int kept);
+  // takes expert_slots_bytes() of the device. Throws Error.
+  ExpertSlots(gpu::Backend& backend, const std::vector<LayerWeights>& layers, const ExpertPlacement& placement);
 
   // Calls multiply() for some of the experts after the others, in order, with their weights on the device, for it to
   // queue work on the backend's stream.
@@ -46,32 +48,38 @@ class ExpertSlots {
 
  private:
   struct Slot {
-    int expert = -1;  // none
+    std::byte* memory = nullptr;
+    int layer = -1;  // whose expert is in it; -1: none
+    int expert = 0;
     Expert weights;
-    std::uint64_t pass = 0;  // that used it last
+    std::uint64_t group = 0;  // that used it last
   };
   struct Layer {
-    std::vector<Slot> slots;
-    std::vector<int> slot_of;  // [experts]; -1: it is in none
-    std::vector<float> uses;   // [experts], faded
+    std::vector<Slot> kept;
+    std::vector<Slot*> slot_of;  // [experts], kept or of the ring; null: it is in none
+    std::vector<float> uses;     // [experts], faded
   };
   struct Group {
     std::span<const ExpertTokens> tokens;
-    std::vector<Slot> passing;  // as many as were needed
     std::vector<const Expert*> experts;
   };
 
-  Group take_group(int layer, std::span<const ExpertTokens> left, int half);
-  Slot* place_of(Layer& layer, int expert);
+  Group take_group(int layer, std::span<const ExpertTokens> left);
+  bool is_free(const Slot& slot) const;
+  Slot* kept_slot(Layer& layer, int expert);
+  Slot& next_of_ring();
+  void bring(int layer, int expert, Slot& slot);
   Expert copy_in(const Expert& host, std::byte* to);
 
   gpu::Backend& backend_;
   const std::vector<LayerWeights>& weights_;
   std::uint64_t slot_bytes_ = 0;
-  gpu::Buffer memory_;  // the passing slots, then those of each layer
+  gpu::Buffer memory_;
   std::vector<Layer> layers_;
+  std::vector<Slot> ring_;
+  std::size_t next_ = 0;  // of the ring
   mutable std::mutex mutex_;
-  std::uint64_t pass_ = 0;
+  std::uint64_t group_ = 1;  // the one that is taken
   ExpertTraffic traffic_;
 };
 

@@ -21,7 +21,8 @@ int attending_layers(const ModelConfig& config) {
   return count;
 }
 
-PrefillTraffic prefill_traffic(const ModelConfig& config, const SessionOptions& options, std::int64_t tokens) {
+PrefillTraffic prefill_traffic(const ModelConfig& config, const SessionOptions& options, std::int64_t tokens,
+                               const WeightSizes& weights, const ExpertPlacement& experts) {
   const PrefillOptions& prefill = options.prefill;
   const std::int64_t B = options.cache.block_tokens;
   std::uint64_t rows = 0;  // of one KV head of one global layer, over all chunks
@@ -44,14 +45,21 @@ PrefillTraffic prefill_traffic(const ModelConfig& config, const SessionOptions& 
                         static_cast<std::uint64_t>(attending_layers(config));
   traffic.layer_major = static_cast<std::uint64_t>(tokens) * static_cast<std::uint64_t>(config.hidden_size) *
                         sizeof(float) * static_cast<std::uint64_t>(2 * config.layers - 1);
+  if (experts.slots()) {
+    const std::uint64_t all = weights.mixture_bytes, count = static_cast<unsigned>(config.experts.count);
+    const std::uint64_t missing = all / count * (count - static_cast<unsigned>(experts.kept));
+    const auto chunks = static_cast<std::uint64_t>((tokens + options.chunk_tokens - 1) / options.chunk_tokens);
+    traffic.chunk_major += chunks * missing;
+    traffic.layer_major += experts.ring > config.experts.count ? missing : chunks * missing;
+  }
   return traffic;
 }
 
-PrefillOrder prefill_order(const ModelConfig& config, const SessionOptions& options, std::int64_t tokens,
-                           bool resident) {
+PrefillOrder prefill_order(const ModelConfig& config, const SessionOptions& options, std::int64_t tokens, bool resident,
+                           const WeightSizes& weights, const ExpertPlacement& experts) {
   if (options.prefill.order != Order::automatic) return {options.prefill.order, "as --prefill-order says"};
   if (!resident) return {Order::chunk, "no device has room to keep a layer's keys and values while the chunks pass"};
-  const PrefillTraffic traffic = prefill_traffic(config, options, tokens);
+  const PrefillTraffic traffic = prefill_traffic(config, options, tokens, weights, experts);
   const bool layer = traffic.layer_major < traffic.chunk_major;
   return {layer ? Order::layer : Order::chunk,
           fmt::format("{} move layer by layer, {} chunk by chunk", format_bytes(traffic.layer_major),

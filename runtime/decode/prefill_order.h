@@ -23,8 +23,11 @@ struct PrefillTraffic {
   std::uint64_t layer_major = 0;
 };
 
-// By options.prefill for the global layers; layer_major knows no difference between the strategies.
-PrefillTraffic prefill_traffic(const ModelConfig& config, const SessionOptions& options, std::int64_t tokens);
+// By options.prefill for the global layers; layer_major knows no difference between the strategies. experts: those of
+// weights that lie where `experts` says, which chunks bring over the link, layer by layer once where the ring of slots
+// holds a layer of them.
+PrefillTraffic prefill_traffic(const ModelConfig& config, const SessionOptions& options, std::int64_t tokens,
+                               const WeightSizes& weights, const ExpertPlacement& experts);
 
 struct PrefillOrder {
   PrefillOptions::Order order = PrefillOptions::Order::chunk;  // never `automatic`
@@ -34,7 +37,7 @@ struct PrefillOrder {
 // As options.prefill.order says, or what moves fewer bytes. resident: the backend keeps a layer's K and V in memory of
 // the device while all chunks pass; without that, going layer by layer saves nothing, and going by chunks keeps the
 // activations in the caches.
-PrefillOrder prefill_order(const ModelConfig& config, const SessionOptions& options, std::int64_t tokens,
-                           bool resident);
+PrefillOrder prefill_order(const ModelConfig& config, const SessionOptions& options, std::int64_t tokens, bool resident,
+                           const WeightSizes& weights = {}, const ExpertPlacement& experts = {});
 
 }  // namespace hayloft::runtime

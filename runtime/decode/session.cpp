@@ -149,7 +149,8 @@ void Session::read(std::span<const std::int32_t> tokens, AttentionPolicy& attent
   const auto total = static_cast<std::int64_t>(tokens.size());
   const OnDevice fits = fits_device(total);
   if (total > options_.chunk_tokens &&
-      prefill_order(model_->config(), options_, total, fits.layer).order == PrefillOptions::Order::layer) {
+      prefill_order(model_->config(), options_, total, fits.layer, model_->weight_sizes(), model_->expert_placement())
+              .order == PrefillOptions::Order::layer) {
     model_->forward_by_layer(cache_, *workspace_, tokens, options_.chunk_tokens, attention, fits,
                              [&](std::int64_t done) {
                                if (progress) progress(done, total);

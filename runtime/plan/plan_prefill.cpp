@@ -1,7 +1,6 @@
 #include "runtime/plan/plan_prefill.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "runtime/decode/prefill_order.h"
 
@@ -52,21 +51,11 @@ double searched_bytes(const ModelConfig& config, const PrefillOptions& prefill, 
   return before * (before + 1) / 2 * 2 * config.head_dim * config.kv_heads * attending_layers(config);
 }
 
-// Returns the bytes of experts that a context's chunks bring over the link, each chunk all that the device does not
-// keep.
-double expert_bytes(const PlanRequest& request) {
-  const ExpertPlacement placement = placed_experts(request);
-  if (!placement.slots()) return 0;
-  const double chunks = std::ceil(static_cast<double>(request.tokens) / request.session.chunk_tokens);
-  const double passing = 1 - static_cast<double>(placement.kept) / request.weights.experts;
-  return chunks * passing * static_cast<double>(request.weights.mixture_bytes);
-}
-
 double prefill_seconds(const PlanRequest& request, const PlannedPrefill& planned, const PrefillOptions& prefill,
-                       const MachineProfile& profile) {
+                       std::uint64_t expert_bytes, const MachineProfile& profile) {
   const AttentionRates rates = profile.rates(request.config.head_dim, request.config.group_size());
   return planned.products / profile.matmul / 1e9 + planned.attention / rates.causal / 1e9 +
-         expert_bytes(request) / profile.link_to_device.value_or(profile.near_read) / 1e9 +
+         static_cast<double>(expert_bytes) / profile.link_to_device.value_or(profile.near_read) / 1e9 +
          searched_bytes(request.config, prefill, static_cast<double>(request.tokens)) /
              rates.topk_scan(request.session.cache.columns) / 1e9;
 }
@@ -89,13 +78,15 @@ PlannedPrefill plan_strategy(const PlanRequest& request, const PrefillOptions& p
   planned.attention = keys * config.query_heads * 4 * config.head_dim;
   SessionOptions session = request.session;
   session.prefill = prefill;
-  const PrefillTraffic traffic = prefill_traffic(config, session, request.tokens);
-  planned.moved = (prefill.order == Order::layer ? traffic.layer_major : traffic.chunk_major) +
-                  static_cast<std::uint64_t>(expert_bytes(request));
-  // A profile of a device has no rate of the processor's products, which those of experts near it are.
   const ExpertPlacement experts = placed_experts(request);
+  const auto moved = [&](const ExpertPlacement& placement) {
+    const PrefillTraffic traffic = prefill_traffic(config, session, request.tokens, request.weights, placement);
+    return prefill.order == Order::layer ? traffic.layer_major : traffic.chunk_major;
+  };
+  planned.moved = moved(experts);
+  // A profile of a device has no rate of the processor's products, which those of experts near it are.
   const bool known = profile && (experts.place != ExpertPlace::near || experts.prompts_over_link);
-  if (known) planned.seconds = prefill_seconds(request, planned, prefill, *profile);
+  if (known) planned.seconds = prefill_seconds(request, planned, prefill, planned.moved - moved({}), *profile);
   return planned;
 }
 

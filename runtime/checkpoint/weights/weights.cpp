@@ -26,7 +26,7 @@ std::uint64_t WeightSizes::bytes_per_pass(int T) const {
 WeightSizes WeightSizes::placed(const ExpertPlacement& placement) const {
   if (placement.place == ExpertPlace::device) return *this;
   WeightSizes sizes = *this;
-  const std::uint64_t slots = placement.slots() ? expert_slots_bytes(placement.kept, mixture_layers, slot_bytes) : 0;
+  const std::uint64_t slots = placement.slots() ? expert_slots_bytes(placement, mixture_layers, slot_bytes) : 0;
   sizes.bytes += slots;
   sizes.host_bytes += mixture_bytes;
   if (placement.place == ExpertPlace::link) {
@@ -40,7 +40,7 @@ WeightSizes WeightSizes::placed(const ExpertPlacement& placement) const {
   for (std::size_t bits = 0; bits < mixture_weights_per_step.size(); ++bits) {
     sizes.weights_per_step[bits] -= mixture_weights_per_step[bits];
   }
-  sizes.mixture_bytes = sizes.mixture_bytes_per_step = 0;
+  sizes.mixture_bytes_per_step = 0;
   sizes.mixture_weights_per_step = {};
   return sizes;
 }
@@ -60,8 +60,9 @@ std::uint64_t bytes_of(const Expert& expert) {
   return bytes;
 }
 
-std::uint64_t expert_slots_bytes(int kept, int layers, std::uint64_t slot_bytes) {
-  return slot_bytes * (static_cast<std::uint64_t>(kept) * static_cast<std::uint64_t>(layers) + 2 * passing_experts);
+std::uint64_t expert_slots_bytes(const ExpertPlacement& placement, int layers, std::uint64_t slot_bytes) {
+  const auto ring = std::max(static_cast<std::uint64_t>(placement.ring), 2 * experts_at_once);
+  return slot_bytes * (static_cast<std::uint64_t>(placement.kept) * static_cast<std::uint64_t>(layers) + ring);
 }
 
 ExpertPlacement place_experts(const WeightSizes& sizes, ExpertPlace asked, std::uint64_t left) {
@@ -71,15 +72,19 @@ ExpertPlacement place_experts(const WeightSizes& sizes, ExpertPlace asked, std::
   ExpertPlacement placement{asked};
   if (asked == ExpertPlace::near) return placement;
   const std::uint64_t others = sizes.bytes - sizes.host_bytes - sizes.mixture_bytes;
-  const std::uint64_t passing = expert_slots_bytes(0, 0, sizes.slot_bytes);
-  const std::uint64_t half = (left - std::min(left, others)) / 2;
+  const std::uint64_t rest = left - std::min(left, others);
+  placement.ring = 2 * static_cast<int>(experts_at_once);
+  const int of_layer = placement.ring + sizes.experts;
+  if (sizes.slot_bytes * static_cast<unsigned>(of_layer) <= rest / 8) placement.ring = of_layer;
+  const std::uint64_t most = rest / 4 * 3, ring = expert_slots_bytes(placement, 0, sizes.slot_bytes);
   const std::uint64_t of_each = sizes.slot_bytes * static_cast<unsigned>(sizes.mixture_layers);
-  const std::uint64_t kept = (half - std::min(half, passing)) / of_each;
+  const std::uint64_t kept = (most - std::min(most, ring)) / of_each;
   placement.kept = static_cast<int>(std::min(kept, static_cast<std::uint64_t>(sizes.experts)));
   if (asked == ExpertPlace::link) return placement;
+  placement.place = ExpertPlace::link;
   const double over_link = 1 - static_cast<double>(placement.kept) / sizes.experts;
-  if (over_link / link_rate < 1 / near_rate) return {ExpertPlace::link, placement.kept};
-  return {ExpertPlace::near, 0, true};
+  if (over_link / link_rate < 1 / near_rate) return placement;
+  return {ExpertPlace::near, 0, placement.ring, true};
 }
 
 WeightSizes weight_sizes(const Weights& weights, const ModelConfig& config) {

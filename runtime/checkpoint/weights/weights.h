@@ -44,11 +44,9 @@ struct ExpertWeights {
 };
 
 // Experts that come over the link (runtime/decode/expert_slots.h) lie piece by piece in slots, all of one size.
-inline constexpr std::uint64_t passing_experts = 4;     // that pass by at a time, while as many others are multiplied
+inline constexpr std::uint64_t experts_at_once = 4;     // that are copied while others are multiplied
 std::uint64_t expert_piece_bytes(std::uint64_t bytes);  // of a matrix or bias in a slot
 std::uint64_t bytes_of(const Expert& expert);           // of all its pieces
-// Returns the bytes of slots in which each of so many layers keeps `kept` experts, with those for passing by.
-std::uint64_t expert_slots_bytes(int kept, int layers, std::uint64_t slot_bytes);
 
 // A model's weights in device memory, in the dtype of the checkpoint (f32, f16 or bf16) or the one that the backend
 // made of it (Backend::convert_weights); norms and biases as f32. Null pointers stand for what the architecture does
@@ -152,13 +150,17 @@ struct WeightSizes {
 struct ExpertPlacement {
   ExpertPlace place = ExpertPlace::device;  // not `automatic`
   int kept = 0;                             // experts of each layer in slots of the device
+  int ring = 0;                             // slots for all layers, which others pass through
   bool prompts_over_link = false;           // of experts near the processor: chunks of prompts go to the device
 
   bool slots() const { return place == ExpertPlace::link || prompts_over_link; }
 };
-// Chooses for a device that has `left` bytes for weights. Slots take half of what all other weights leave, and rates
-// that `automatic` predicts by are assumed: 40 GB/s of the machine's memory, 20 of the link, and no expert asked for
-// more often than others.
+// Returns the bytes of slots for so many layers with experts.
+std::uint64_t expert_slots_bytes(const ExpertPlacement& placement, int layers, std::uint64_t slot_bytes);
+// Chooses for a device that has `left` bytes for weights. The ring has room for all experts of a layer where that takes
+// an eighth at most of what all other weights leave, and all slots take three quarters of it by `link`. Rates that
+// `automatic` predicts by are assumed: 40 GB/s of the machine's memory, 20 of the link, and no expert asked for more
+// often than others.
 ExpertPlacement place_experts(const WeightSizes& sizes, ExpertPlace asked, std::uint64_t left);
 
 // Returns the sizes of weights that are there, those of a model of that shape, as if all of them lay together.

@@ -104,9 +104,9 @@ class ExpertSlotsTest : public CudaTest {
 };
 
 TEST_F(ExpertSlotsTest, GiveTheSameBitsHoweverManyStay) {
-  for (const int kept : {0, 1, 5, experts}) {
+  for (const auto& [kept, ring] : {std::pair(0, 8), {1, 8}, {5, experts + 8}, {experts, 8}}) {
     SCOPED_TRACE(kept);
-    ExpertSlots slots(*cuda, hosted, kept);
+    ExpertSlots slots(*cuda, hosted, {runtime::ExpertPlace::link, kept, ring});
     std::mt19937 random(static_cast<unsigned>(kept));
     std::uint64_t asked = 0;
     for (int pass = 0; pass < 30; ++pass) {
@@ -122,23 +122,21 @@ TEST_F(ExpertSlotsTest, GiveTheSameBitsHoweverManyStay) {
     const runtime::ExpertTraffic traffic = slots.traffic();
     EXPECT_EQ(traffic.asked, asked);
     EXPECT_EQ(traffic.link_bytes, (asked - traffic.held) * expert_bytes);
-    if (kept == 0) {
-      EXPECT_EQ(traffic.held, 0U);
-    } else if (kept == experts) {
+    if (kept == experts) {
       EXPECT_EQ(traffic.link_bytes, std::uint64_t{layers} * experts * expert_bytes);
     }
   }
 }
 
 TEST_F(ExpertSlotsTest, APassWaitsForThoseBeforeIt) {
-  ExpertSlots slots(*cuda, hosted, 2);
+  ExpertSlots slots(*cuda, hosted, {runtime::ExpertPlace::link, 2, 8});
   const std::vector<ExpertTokens> all = chosen({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19});
   const std::vector<float> once = by_device(1, all), passes = by_slots(slots, 1, all, 6);
   for (std::size_t i = 0; i < passes.size(); ++i) ASSERT_EQ(passes[i], once[i % once.size()]) << i;
 }
 
 TEST_F(ExpertSlotsTest, WhatIsAskedForMostStays) {
-  ExpertSlots slots(*cuda, hosted, 3);
+  ExpertSlots slots(*cuda, hosted, {runtime::ExpertPlace::link, 3, 8});
   const auto held_of = [&](std::vector<int> which) {
     const std::uint64_t before = slots.traffic().held;
     by_slots(slots, 0, chosen(std::move(which)));
@@ -151,6 +149,19 @@ TEST_F(ExpertSlotsTest, WhatIsAskedForMostStays) {
   EXPECT_EQ(held_of({4, 7}), 2U);
   for (int pass = 0; pass < 200; ++pass) held_of({1, 2, 3});  // a text of another kind
   EXPECT_EQ(held_of({1, 2, 3}), 3U);
+}
+
+// As chunks of a prompt go through a layer one after another.
+TEST_F(ExpertSlotsTest, ARingWithRoomForALayerBringsItOnce) {
+  std::vector<int> which(experts);
+  for (int i = 0; i < experts; ++i) which[static_cast<std::size_t>(i)] = i;
+  const std::vector<ExpertTokens> all = chosen(which);
+  ExpertSlots slots(*cuda, hosted, {runtime::ExpertPlace::near, 0, experts + 8, true});
+  for (int layer = 0; layer < layers; ++layer) {
+    const std::vector<float> once = by_device(layer, all), passes = by_slots(slots, layer, all, 3);
+    for (std::size_t i = 0; i < passes.size(); ++i) ASSERT_EQ(passes[i], once[i % once.size()]) << i;
+    EXPECT_EQ(slots.traffic().link_bytes, static_cast<std::uint64_t>(layer + 1) * experts * expert_bytes);
+  }
 }
 
 // A device without room for a mixture, of which the CPU multiplies what single tokens ask for and the device what

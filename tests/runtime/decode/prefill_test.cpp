@@ -262,9 +262,20 @@ TEST(PrefillOrderTest, IsByWhatMovesFewerBytesAndByChunksWhereNothingMoves) {
   for (std::int64_t at = 0; at < 20000; at += 2048) {
     for (std::int64_t block = 4096; block <= at - 256; block += 4096) rows += 4096;
   }
-  const PrefillTraffic traffic = prefill_traffic(config, options, 20000);
+  const PrefillTraffic traffic = prefill_traffic(config, options, 20000, {}, {});
   EXPECT_EQ(traffic.chunk_major, rows * 512 * 8 * 31) << "the last layer's attention is not needed";
   EXPECT_EQ(traffic.layer_major, std::uint64_t{20000} * 4096 * 4 * 63);
+
+  // Of experts each of ten chunks brings what the device does not keep, a layer at a time once if it has room for that.
+  ModelConfig mixture = config;
+  mixture.experts.count = 128;
+  WeightSizes sizes;
+  sizes.mixture_bytes = 128'000'000;
+  for (const int ring : {8, 136}) {
+    const PrefillTraffic with = prefill_traffic(mixture, options, 20000, sizes, {ExpertPlace::link, 28, ring, false});
+    EXPECT_EQ(with.chunk_major - traffic.chunk_major, 10U * 100'000'000);
+    EXPECT_EQ(with.layer_major - traffic.layer_major, (ring == 8 ? 10U : 1U) * 100'000'000);
+  }
 }
 
 TEST_F(PrefillOfAModel, CanChangeBetweenAContextAndItsQuestion) {

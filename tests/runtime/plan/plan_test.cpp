@@ -218,6 +218,7 @@ TEST(PlanOfAShape, ExpertsNearTheProcessorLeaveTheDeviceToTheContext) {
   const Plan there = make_plan(request, nullptr);
   EXPECT_NE(there.shortfall, "");
   EXPECT_NE(remedy(request, {}).change.find("--experts near"), std::string::npos) << remedy(request, {}).change;
+  request.device_budget = std::uint64_t{12} << 30;
   for (const ExpertPlace place : {ExpertPlace::automatic, ExpertPlace::near}) {
     request.experts = place;
     const Plan plan = make_plan(request, nullptr);
@@ -226,7 +227,7 @@ TEST(PlanOfAShape, ExpertsNearTheProcessorLeaveTheDeviceToTheContext) {
     const bool prompts_over_link = place == ExpertPlace::automatic;
     EXPECT_EQ(placed_experts(request).place, ExpertPlace::near);
     EXPECT_EQ(placed_experts(request).prompts_over_link, prompts_over_link);
-    const std::uint64_t slots = prompts_over_link ? 2 * passing_experts * request.weights.slot_bytes : 0;
+    const std::uint64_t slots = prompts_over_link ? (128 + 2 * experts_at_once) * request.weights.slot_bytes : 0;
     EXPECT_EQ(plan.memory.weights + plan.memory.host_weights, request.weights.bytes + slots);
     EXPECT_EQ(plan.memory.weights, there.memory.weights - request.weights.mixture_bytes + slots);
     const std::uint64_t matrices = std::uint64_t{48} * 128 * 3 * 768 * 2048 * 5 / 8;
@@ -244,11 +245,11 @@ TEST(PlanOfAShape, ExpertsNearTheProcessorLeaveTheDeviceToTheContext) {
   EXPECT_EQ(over_link.bytes_per_step, request.weights.bytes_per_step);
   EXPECT_NEAR(static_cast<double>(over_link.link_bytes_per_step),
               (1 - slots.kept / 128.0) * static_cast<double>(request.weights.mixture_bytes_per_step), 1);
-  EXPECT_EQ(over_link.bytes, request.weights.bytes + expert_slots_bytes(slots.kept, 48, request.weights.slot_bytes));
+  EXPECT_EQ(over_link.bytes, request.weights.bytes + expert_slots_bytes(slots, 48, request.weights.slot_bytes));
   EXPECT_EQ(over_link.host_bytes, request.weights.host_bytes + request.weights.mixture_bytes);
   EXPECT_NE(plan_table(make_plan(request, nullptr)).find("experts over the link"), std::string::npos);
   // Where most of them are kept, the link brings the others sooner than the processor multiplies.
-  request.device_budget = std::uint64_t{17} << 30;
+  request.device_budget = std::uint64_t{12} << 30;
   request.experts = ExpertPlace::automatic;
   EXPECT_EQ(placed_experts(request).place, ExpertPlace::near);
   request.device_budget = std::uint64_t{19} << 30;
