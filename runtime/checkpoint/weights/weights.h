@@ -26,6 +26,7 @@ struct DeltaWeights {
   gpu::DeltaLayer layer;
 };
 
+// Holds the matrices of one expert that a router chooses from; null biases stand for none.
 struct Expert {
   gpu::Matrix gate, up;              // [inner][hidden]
   gpu::Matrix down;                  // [hidden][inner]
