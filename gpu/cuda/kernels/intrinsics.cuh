@@ -184,6 +184,32 @@ __device__ inline int count_bits(unsigned x) {
 __device__ inline unsigned rotate_right(unsigned x, int by) {  // by the low five bits of it
   return __funnelshift_r(x, x, by);
 }
+// Returns `sum` and the products of the two 16-bit integers of `pair`, the first in the low half, with the first two
+// bytes of `bytes`, or with the last two: numbers with signs, or from 0 to 255.
+template <bool kSigned>
+__device__ inline int add_products_low(unsigned pair, unsigned bytes, int sum) {
+  if constexpr (kSigned) {
+    asm("dp2a.lo.s32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(pair), "r"(bytes));
+  } else {
+    asm("dp2a.lo.s32.u32 %0, %1, %2, %0;" : "+r"(sum) : "r"(pair), "r"(bytes));
+  }
+  return sum;
+}
+template <bool kSigned>
+__device__ inline int add_products_high(unsigned pair, unsigned bytes, int sum) {
+  if constexpr (kSigned) {
+    asm("dp2a.hi.s32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(pair), "r"(bytes));
+  } else {
+    asm("dp2a.hi.s32.u32 %0, %1, %2, %0;" : "+r"(sum) : "r"(pair), "r"(bytes));
+  }
+  return sum;
+}
+// Returns, as byte j, the byte of `low` and `high` behind it that digit j of `which`, 0 to 7 in hexadecimal, names.
+__device__ inline unsigned pick_bytes(unsigned low, unsigned high, unsigned which) {
+  unsigned x;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(x) : "r"(low), "r"(high), "r"(which));
+  return x;
+}
 __device__ inline unsigned bits_of(float x) {
   return __float_as_uint(x);
 }

@@ -1,5 +1,9 @@
 #pragma once
 
+#include <cstring>
+
+#include "gpu/backend.h"
+#include "gpu/cuda/api/refuse.h"
 #include "gpu/cuda/kernels/intrinsics.cuh"
 #include "gpu/packed.h"
 
@@ -8,84 +12,76 @@ namespace hayloft::gpu::cuda {
 
 inline constexpr int kTileRows = packed_tile_rows;
 inline constexpr int kChunkColumns = packed_chunk_columns;
+inline constexpr int kChunksOfHead = packed_head_columns / kChunkColumns;
 
-// A packed matrix as a kernel takes it.
+// A packed matrix as a kernel takes it, besides what its form says.
 struct PackedView {
   const unsigned char* data;
   int rows;
   int cols;
   std::uint64_t tile_bytes;
-  int chunk_bytes;
-  int head_bytes;
-  int scale_bytes;
-  float zero;  // of codes
-  bool minimum;
-  bool products;
+  int zero;                // of codes
   std::uint64_t table[2];  // the values of codes, a byte each
 };
 
-// Codes of kBits bits, looked up in the table or not.
-template <int kBits, bool kTable>
+// What is known of a packing when a kernel is compiled: codes of kBits bits, looked up in the table or not, and what
+// scales and minima are.
+template <int kBits, bool kTable, bool kProducts, bool kMinimum>
 struct CodeForm {
   static constexpr int bits = kBits;
   static constexpr bool by_table = kTable;
-  static constexpr Packing packing{kBits};
+  static constexpr bool products = kProducts;
+  static constexpr bool minimum = kMinimum;
+  static constexpr Packing packing{kBits, 0, kMinimum, kProducts, kTable};
   static constexpr int low_bits = packing.low_bits();
   static constexpr int high_bits = packing.high_bits();
   static constexpr int group = packing.group();
   static constexpr int groups = packing.groups();
+  static constexpr int chunk_bytes = static_cast<int>(packing.chunk_bytes());
+  static constexpr int head_bytes = static_cast<int>(packing.head_bytes());
 };
 
-// The place of a chunk and of its head.
+// The places of a row's parts of a chunk: its first word of codes, first scale, and factor in the head before.
 struct PackedChunk {
-  const unsigned char* codes;
+  const unsigned char* words;
+  const unsigned char* scales;
   const unsigned char* head;
+
+  // The place of what lies so many bytes behind: of whole chunks, and of whole heads where there are any.
+  __device__ PackedChunk behind(int bytes) const { return {words + bytes, scales + bytes, head + bytes}; }
 };
-__device__ inline PackedChunk chunk_of(const PackedView& w, int tile, int chunk) {
-  constexpr int per_head = packed_head_columns / kChunkColumns;
-  const unsigned char* const from = w.data + static_cast<std::uint64_t>(tile) * w.tile_bytes;
-  const int heads = w.products ? chunk / per_head : 0;  // before this one's
-  const unsigned char* const chunks = from + static_cast<std::int64_t>(chunk) * w.chunk_bytes;
-  const unsigned char* const head = from + static_cast<std::int64_t>(heads) * (w.head_bytes + per_head * w.chunk_bytes);
-  return {chunks + (w.products ? static_cast<std::int64_t>(heads + 1) * w.head_bytes : 0), head};
+template <class Form>
+__device__ inline PackedChunk chunk_of(const PackedView& w, int tile, int chunk, int lane) {
+  const int heads = Form::products ? chunk / kChunksOfHead : 0;  // before this one's
+  const unsigned char* const head =
+      w.data + static_cast<std::uint64_t>(tile) * w.tile_bytes +
+      static_cast<std::int64_t>(heads) * (Form::head_bytes + kChunksOfHead * Form::chunk_bytes);
+  const unsigned char* const codes =
+      head + Form::head_bytes + (chunk - heads * kChunksOfHead) * static_cast<std::int64_t>(Form::chunk_bytes);
+  return {codes + 4 * lane, codes + 64 * Form::bits + (Form::products ? 1 : 2) * lane, head + 2 * lane};
 }
 
-__device__ inline float half_at(const unsigned char* address) {
-  return widen(*reinterpret_cast<const f16*>(address));
-}
-
-// Holds what the scale, or the minimum, of a group of a row is made of.
+// Holds what the scale, or the minimum, of a group of a row is made of, as it lies in memory.
 struct PackedFactors {
-  float factor;
-  float integer;  // 1 where scales are no products
-};
-__device__ inline float product_of(PackedFactors factors) {
-  return factors.factor * factors.integer;
-}
-template <class Form>
-__device__ inline PackedFactors scale_factors(const PackedView& w, PackedChunk chunk, int g, int lane) {
-  const unsigned char* const scales = chunk.codes + 64 * Form::bits;
-  const int at = g * kTileRows + lane;
-  if (!w.products) return {half_at(scales + 2 * at), 1};
-  return {half_at(chunk.head + 2 * lane), static_cast<float>(static_cast<signed char>(scales[at]))};
-}
-template <class Form>
-__device__ inline PackedFactors minimum_factors(const PackedView& w, PackedChunk chunk, int g, int lane) {
-  if (!w.minimum) return {0, 0};
-  const unsigned char* const minima = chunk.codes + 64 * Form::bits + w.scale_bytes;
-  const int at = g * kTileRows + lane;
-  if (!w.products) return {half_at(minima + 2 * at), 1};
-  return {half_at(chunk.head + 2 * (kTileRows + lane)), static_cast<float>(static_cast<signed char>(minima[at]))};
-}
+  f16 factor;
+  signed char integer;  // 1 where scales are no products
 
-// The scale, or the minimum, of group g of a row.
+  __device__ float product() const { return widen(factor) * static_cast<float>(integer); }
+};
 template <class Form>
-__device__ inline float scale_of(const PackedView& w, PackedChunk chunk, int g, int lane) {
-  return product_of(scale_factors<Form>(w, chunk, g, lane));
+__device__ inline PackedFactors factors_at(PackedChunk chunk, int kind, int g) {
+  const int at = (kind * Form::groups + g) * kTileRows;
+  if constexpr (!Form::products) return {*reinterpret_cast<const f16*>(chunk.scales + 2 * at), 1};
+  return {*reinterpret_cast<const f16*>(chunk.head + 2 * kind * kTileRows), static_cast<signed char>(chunk.scales[at])};
 }
 template <class Form>
-__device__ inline float minimum_of(const PackedView& w, PackedChunk chunk, int g, int lane) {
-  return product_of(minimum_factors<Form>(w, chunk, g, lane));
+__device__ inline PackedFactors scale_factors(PackedChunk chunk, int g) {
+  return factors_at<Form>(chunk, 0, g);
+}
+template <class Form>
+__device__ inline PackedFactors minimum_factors(PackedChunk chunk, int g) {
+  if constexpr (Form::minimum) return factors_at<Form>(chunk, 1, g);
+  return {};
 }
 
 // The words of a row's codes in one chunk.
@@ -94,13 +90,13 @@ struct CodeWords {
   unsigned word[Form::bits];
 
   CodeWords() = default;
-  __device__ CodeWords(const unsigned char* codes, int lane) {
-    for (int i = 0; i < Form::bits; ++i) word[i] = load4_once(codes + 4 * (i * kTileRows + lane));
+  __device__ explicit CodeWords(PackedChunk chunk) {
+    for (int i = 0; i < Form::bits; ++i) word[i] = load4_once(chunk.words + 4 * i * kTileRows);
   }
 
   // value(code) of column 0 to 31; table: f32 [16], where it is used. With a column that is known when the
   // code is compiled these are two or three instructions.
-  __device__ float value(int column, float zero, const float* table) const {
+  __device__ float value(int column, int zero, const float* table) const {
     constexpr int low = Form::low_bits, high = Form::high_bits;
     unsigned code = word[column * low / 32] >> (column * low % 32) & ((1u << low) - 1);
     if constexpr (high > 0) {
@@ -108,8 +104,75 @@ struct CodeWords {
     }
     if constexpr (Form::by_table) return table[code];
     // As the mantissa of a number from 2^23 on, a code is that number's whole part.
-    return float_of(code | 0x4b000000u) - (8388608.0f + zero);
+    return float_of(code | 0x4b000000u) - (8388608.0f + static_cast<float>(zero));
+  }
+
+  // Four codes at few instructions, as the bytes of a word: of a table their values. They are those of columns as far
+  // apart as bytes of the lowest bits lie; eight of such quads are a chunk.
+  static constexpr int quads_of_word = Form::by_table ? 1 : 8 / Form::low_bits;
+  __device__ static int column_of(int quad, int j) {
+    return quad / quads_of_word * 4 * quads_of_word + quad % quads_of_word + quads_of_word * j;
+  }
+  __device__ unsigned quad(int index, const PackedView& w) const {
+    constexpr int low = Form::low_bits, high = Form::high_bits;
+    if constexpr (Form::by_table) return looked_up(word[index / 2] >> (index % 2 * 16), w);
+    constexpr unsigned ones = 0x01010101u * ((1u << low) - 1);
+    const unsigned codes = word[index / quads_of_word] >> (low * (index % quads_of_word)) & ones;
+    if constexpr (high == 0) return codes;
+    const int bit = column_of(index, 0) * high;
+    const unsigned above = word[low + bit / 32] >> (bit % 32);  // each code's `high * quads_of_word` behind another's
+    return codes | spread(above) << low;
+  }
+
+ private:
+  // Returns the upper bits of four codes as bytes.
+  __device__ static unsigned spread(unsigned bits) {
+    if constexpr (Form::high_bits * quads_of_word == 2) return (bits & 0x55u) * 0x41041u & 0x01010101u;
+    constexpr unsigned one = (1u << Form::high_bits) - 1;
+    const unsigned apart = bits & (0x1111u * one);
+    const unsigned pairs = (apart | apart << 8) & (0x00110011u * one);
+    return (pairs | pairs << 4) & (0x01010101u * one);
+  }
+  // Returns the table's values of the four codes in the lower half of a word.
+  __device__ static unsigned looked_up(unsigned codes, const PackedView& w) {
+    const unsigned in_eight = codes & 0x7777u;
+    const unsigned lower =
+        pick_bytes(static_cast<unsigned>(w.table[0]), static_cast<unsigned>(w.table[0] >> 32), in_eight);
+    const unsigned upper =
+        pick_bytes(static_cast<unsigned>(w.table[1]), static_cast<unsigned>(w.table[1] >> 32), in_eight);
+    return pick_bytes(lower, upper, (codes >> 1 & 0x4444u) | 0x3210u);
   }
 };
+
+inline PackedView view_of(const Matrix& w) {
+  const Packing& packing = w.packing;
+  PackedView view{
+      static_cast<const unsigned char*>(w.data), w.rows, w.cols, packing.tile_bytes(w.cols), packing.zero, {}};
+  static_assert(sizeof view.table == sizeof packing.table);
+  std::memcpy(view.table, packing.table.data(), sizeof view.table);
+  return view;
+}
+
+// Calls body(CodeForm) of a packing. Throws Error for one that no kind of file has.
+template <class... Forms, class Body>
+void with_form_of(const Packing& packing, const Body& body) {
+  const auto tried = [&]<class Form>(Form form) {
+    const bool found = packing.bits == Form::bits && packing.by_table == Form::by_table &&
+                       packing.products == Form::products && packing.minimum == Form::minimum;
+    if (found) body(form);
+    return found;
+  };
+  if (!(tried(Forms()) || ...))
+    refuse("no kernel for packed weights of ", int{packing.bits}, " bits, minima ", packing.minimum, ", products ",
+           packing.products);
+}
+template <class Body>
+void with_form(const Packing& packing, const Body& body) {
+  with_form_of<CodeForm<2, false, true, true>, CodeForm<3, false, true, false>, CodeForm<4, false, false, false>,
+               CodeForm<4, false, false, true>, CodeForm<4, false, true, true>, CodeForm<4, true, false, false>,
+               CodeForm<4, true, true, false>, CodeForm<5, false, false, false>, CodeForm<5, false, false, true>,
+               CodeForm<5, false, true, true>, CodeForm<6, false, true, false>, CodeForm<8, false, false, false>>(
+      packing, body);
+}
 
 }  // namespace hayloft::gpu::cuda

@@ -63,6 +63,20 @@ void add_sums(std::vector<Opcode>& to, const std::string& type) {
   to.push_back(lane_opcode<T(T, T, T)>("mad.lo." + type, [](T a, T b, T c) { return static_cast<T>(u64{a} * b + c); }));
 }
 
+// The two integers of 16 bits of a, the first in the low half, times the two low bytes of b, and c.
+template <class Byte>
+s32 pair_products(u32 a, u32 b, s32 c) {
+  const auto first = static_cast<std::int16_t>(a & 0xffff), second = static_cast<std::int16_t>(a >> 16);
+  return static_cast<s32>(s64{c} + first * static_cast<Byte>(b & 0xff) + second * static_cast<Byte>(b >> 8 & 0xff));
+}
+template <class Byte>
+void add_pair_products(std::vector<Opcode>& to, const std::string& type) {
+  to.push_back(lane_opcode<s32(u32, u32, s32)>("dp2a.lo.s32." + type,
+                                               [](u32 a, u32 b, s32 c) { return pair_products<Byte>(a, b, c); }));
+  to.push_back(lane_opcode<s32(u32, u32, s32)>("dp2a.hi.s32." + type,
+                                               [](u32 a, u32 b, s32 c) { return pair_products<Byte>(a, b >> 16, c); }));
+}
+
 }  // namespace
 
 void add_integer_opcodes(std::vector<Opcode>& to) {
@@ -77,6 +91,8 @@ void add_integer_opcodes(std::vector<Opcode>& to) {
       lane_opcode<u32(u32, u32)>("mul.hi.u32", [](u32 a, u32 b) { return static_cast<u32>(u64{a} * b >> 32); }));
   to.push_back(
       lane_opcode<s32(s32, s32)>("mul.hi.s32", [](s32 a, s32 b) { return static_cast<s32>(s64{a} * b >> 32); }));
+  add_pair_products<std::int8_t>(to, "s32");
+  add_pair_products<std::uint8_t>(to, "u32");
   add_min_max<s32>(to, "s32");
   add_min_max<u32>(to, "u32");
   add_min_max<s64>(to, "s64");

@@ -143,6 +143,17 @@ TEST(PtxIntegerOpcodes, LogicGoesBitByBit) {
       {"and", "or", "xor", "not"});
 }
 
+TEST(PtxIntegerOpcodes, PairsAreMultipliedWithBytes) {
+  check_table(
+      {
+          {"dp2a.lo.s32.u32", {0xfffe0003, 0x0908ff02, 100}, {static_cast<std::uint32_t>(100 + 3 * 2 - 2 * 255)}},
+          {"dp2a.hi.s32.u32", {0xfffe0003, 0x0908ff02, 100}, {100 + 3 * 8 - 2 * 9}},
+          {"dp2a.lo.s32.s32", {0xfffe0003, 0x0908ff02, 100}, {100 + 3 * 2 + 2}},
+          {"dp2a.hi.s32.s32", {0x80007fff, 0x807f0000, 0}, {32767 * 127 + 32768 * 128}},
+      },
+      {"dp2a"});
+}
+
 TEST(PtxIntegerOpcodes, BitsAreCountedInsertedAndPermuted) {
   check_table(
       {

@@ -179,6 +179,28 @@ inline int count_bits(unsigned x) {
 inline unsigned rotate_right(unsigned x, int by) {
   return std::rotr(x, by % 32);
 }
+inline int product_sum(unsigned pair, int first, int second, int sum) {
+  return sum + static_cast<std::int16_t>(pair & 0xffffu) * first + static_cast<std::int16_t>(pair >> 16) * second;
+}
+template <bool kSigned>
+int byte_of(unsigned bytes, int place) {
+  const auto byte = static_cast<std::uint8_t>(bytes >> (8 * place) & 0xffu);
+  return kSigned ? static_cast<std::int8_t>(byte) : byte;
+}
+template <bool kSigned>
+int add_products_low(unsigned pair, unsigned bytes, int sum) {
+  return product_sum(pair, byte_of<kSigned>(bytes, 0), byte_of<kSigned>(bytes, 1), sum);
+}
+template <bool kSigned>
+int add_products_high(unsigned pair, unsigned bytes, int sum) {
+  return product_sum(pair, byte_of<kSigned>(bytes, 2), byte_of<kSigned>(bytes, 3), sum);
+}
+inline unsigned pick_bytes(unsigned low, unsigned high, unsigned which) {
+  const std::uint64_t bytes = std::uint64_t{high} << 32 | low;
+  unsigned x = 0;
+  for (int j = 0; j < 4; ++j) x |= static_cast<unsigned>(bytes >> (which >> (4 * j) & 7u) * 8 & 0xffu) << (8 * j);
+  return x;
+}
 inline unsigned bits_of(float x) {
   return std::bit_cast<unsigned>(x);
 }
