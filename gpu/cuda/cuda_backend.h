@@ -63,6 +63,9 @@ class CudaBackend final : public Backend {
   int tokens_verified_at_once(int /*widest*/) const override { return cuda_tokens_as_alone; }
   void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream queue) override;
   void multiply_each(std::span<const MatrixProduct> products, Stream queue) override;
+  void gather_rows(const float* x, std::span<const std::int32_t> rows, int cols, float* y, Stream queue) override;
+  void sum_rows(float* x, std::span<const std::int32_t> rows, std::span<const float> weights, int T, int cols, float* y,
+                Stream queue) override;
   void rms_norm(const float* x, int rows, int n, const float* weight, float eps, float* y, Stream queue) override;
   void add(float* y, const float* x, std::int64_t n, Stream queue) override;
   void scale(float* x, std::int64_t n, float factor, Stream queue) override;

@@ -209,10 +209,13 @@ void agree_on_rates(std::span<runtime::MethodOptions> methods, const Environment
 
 std::string weights_digest(const Environment& environment, const std::filesystem::path& model) {
   if (!over_ranks()) return {};
-  const runtime::ExpertPlace experts = environment.model->expert_placement().place;
+  const runtime::ExpertPlacement experts = environment.model->expert_placement();
   const runtime::Fingerprint print = runtime::fingerprint(model, environment.model->config().rope_overrides);
   return fmt::format("{:02x} {}{}", fmt::join(print, ""), runtime::name(environment.weights),
-                     experts == runtime::ExpertPlace::device ? "" : fmt::format(" experts {}", runtime::name(experts)));
+                     experts.place == runtime::ExpertPlace::device
+                         ? ""
+                         : fmt::format(" experts {}{}", runtime::name(experts.place),
+                                       experts.prompts_over_link ? ", of prompts over the link" : ""));
 }
 
 bool say_idle_gpu(const gpu::NoDevice& why) {

@@ -178,6 +178,10 @@ __device__ inline float fast_exp(float x) {
 __device__ inline void sin_cos_pi(float x, float* sine, float* cosine) {
   sincospif(x, sine, cosine);
 }
+// Returns x y, rounded before anything is added to it.
+__device__ inline float rounded_product(float x, float y) {
+  return __fmul_rn(x, y);
+}
 __device__ inline int count_bits(unsigned x) {
   return __popc(x);
 }

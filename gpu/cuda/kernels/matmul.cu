@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "gpu/cuda/api/cublas.h"
@@ -151,11 +152,51 @@ void multiply_panels(const Context& context, const f16* x, int T, const Matrix& 
   }
 }
 
+void finish(const MatrixProduct& product, const float* scales, cudaStream_t stream) {
+  launch("scale and bias", scale_and_bias, {dim3(static_cast<unsigned>(product.T)), dim3(kThreads)}, stream, product.y,
+         product.w->rows, scales, product.bias);
+}
+
+// Holds the inputs of many tokens as numbers of f16, each token's with a scale.
+class InputsInF16 {
+ public:
+  InputsInF16(const Context& context, const float* x, int T, int cols, cudaStream_t stream)
+      : from_(x),
+        tokens_(T),
+        cols_(cols),
+        values_(context, static_cast<std::int64_t>(T) * cols, stream),
+        scales_(context, T, stream) {
+    launch("convert to f16", convert_to_f16, {dim3(static_cast<unsigned>(T)), dim3(kThreads)}, stream, x, cols,
+           values_.data(), scales_.data());
+  }
+  bool are(const MatrixProduct& of) const { return of.x == from_ && of.T == tokens_ && of.w->cols == cols_; }
+  const f16* values() const { return values_.data(); }
+  const float* scales() const { return scales_.data(); }
+
+ private:
+  const float* from_;
+  int tokens_, cols_;
+  Scratch<f16> values_;
+  Scratch<float> scales_;
+};
+
+// Multiplies with weights in f16, or packed ones.
+void multiply_in_f16(const Context& context, const InputsInF16& inputs, const MatrixProduct& product,
+                     cudaStream_t stream) {
+  if (product.w->type == DType::f16) {
+    multiply(context, CUDA_R_16F, inputs.values(), product.T, *product.w, product.y, product.w->rows, stream);
+  } else {
+    multiply_panels(context, inputs.values(), product.T, *product.w, product.y, stream);
+  }
+  finish(product, inputs.scales(), stream);
+}
+
 }  // namespace
 
-// Inputs are f32. A few tokens meet the weights in f32. More go through tensor cores, which want both sides of one
-// type: inputs are rounded to that of the weights (relative error 2^-11 for f16, and 2^-8 for bf16), products and sums
-// stay f32. f32 weights are multiplied in f32. Packed weights are numbers of f16 when many tokens meet them.
+// Inputs are f32. A few tokens meet weights that are not packed in f32. More go through tensor cores, which want both
+// sides of one type: inputs are rounded to that of the weights (relative error 2^-11 for f16, and 2^-8 for bf16),
+// products and sums stay f32. f32 weights are multiplied in f32. Packed weights are numbers of f16 when many tokens
+// meet them.
 void CudaBackend::matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream queue) {
   const cudaStream_t stream = native(queue);
   if (T <= 0 || w.rows <= 0) return;
@@ -173,45 +214,42 @@ void CudaBackend::matmul(const float* x, int T, const Matrix& w, const float* bi
     });
     return;
   }
-  const std::int64_t inputs = static_cast<std::int64_t>(T) * w.cols;
-  const auto finish = [&](const float* scales) {
-    if (!scales && !bias) return;
-    launch("scale and bias", scale_and_bias, {dim3(static_cast<unsigned>(T)), dim3(kThreads)}, stream, y, w.rows,
-           scales, bias);
-  };
+  if (w.type == DType::f16 || w.type == DType::packed) {
+    return multiply_in_f16(context_, InputsInF16(context_, x, T, w.cols, stream), {x, T, &w, y, bias}, stream);
+  }
   if (w.type == DType::f32) {
     multiply(context_, CUDA_R_32F, x, T, w, y, w.rows, stream);
-    finish(nullptr);
-  } else if (w.type == DType::f16 || w.type == DType::packed) {
-    const Scratch<f16> converted(context_, inputs, stream);
-    const Scratch<float> scales(context_, T, stream);
-    launch("convert to f16", convert_to_f16, {dim3(static_cast<unsigned>(T)), dim3(kThreads)}, stream, x, w.cols,
-           converted.data(), scales.data());
-    if (w.type == DType::f16) {
-      multiply(context_, CUDA_R_16F, converted, T, w, y, w.rows, stream);
-    } else {
-      multiply_panels(context_, converted, T, w, y, stream);
-    }
-    finish(scales);
   } else {
+    const std::int64_t inputs = static_cast<std::int64_t>(T) * w.cols;
     const Scratch<bf16> converted(context_, inputs, stream);
     launch("convert to bf16", convert_to_bf16, strided(context_.multiprocessors, inputs), stream, x, inputs,
            converted.data());
     multiply(context_, CUDA_R_16BF, converted, T, w, y, w.rows, stream);
-    finish(nullptr);
   }
+  if (bias) finish({x, T, &w, y, bias}, nullptr, stream);
 }
 
+// Those of a few tokens go together; of the others neighbours that have their inputs in common convert these once.
 void CudaBackend::multiply_each(std::span<const MatrixProduct> products, Stream queue) {
+  const cudaStream_t stream = native(queue);
   std::vector<MatrixProduct> packed;
+  std::optional<InputsInF16> inputs;
   for (const MatrixProduct& each : products) {
-    if (each.T > 0 && each.T <= cuda_tokens_as_alone && each.w->rows > 0 && each.w->type == DType::packed) {
+    if (each.T <= 0 || each.w->rows <= 0) continue;
+    const bool in_f16 = each.w->type == DType::packed || each.w->type == DType::f16;
+    if (each.T <= cuda_tokens_as_alone && each.w->type == DType::packed) {
       packed.push_back(each);
-    } else {
+    } else if (each.T <= cuda_tokens_as_alone || !in_f16) {
       matmul(each.x, each.T, *each.w, each.bias, each.y, queue);
+    } else {
+      if (!inputs || !inputs->are(each)) {
+        inputs.reset();  // before others take its memory
+        inputs.emplace(context_, each.x, each.T, each.w->cols, stream);
+      }
+      multiply_in_f16(context_, *inputs, each, stream);
     }
   }
-  multiply_packed(context_, packed, native(queue));
+  multiply_packed(context_, packed, stream);
 }
 
 }  // namespace hayloft::gpu::cuda

@@ -9,9 +9,9 @@
 // Packed matrices (gpu/packed.h) on the device. Weights and inputs are device memory; everything is queued.
 namespace hayloft::gpu::cuda {
 
-// Computes products of packed matrices, with T > 0 and rows > 0, as Backend::multiply_each does, in f32, each token to
-// the bit as alone. Reads each byte of a matrix once for a token, and for further tokens while it is near. Up to three
-// products of the same inputs and packing are one kernel.
+// Computes products of packed matrices, with T > 0 and rows > 0, as Backend::multiply_each does, of inputs rounded as
+// packed_token.cu says, each token to the bit as alone. Reads each byte of a matrix once for a token, and for further
+// tokens while it is near. Up to 24 products of matrices of the same packing and number of columns are one kernel.
 void multiply_packed(const Context& context, std::span<const MatrixProduct> products, cudaStream_t stream);
 
 // The rows [first, first + rows) as f16 [rows][w.cols], each weight rounded to it; `first` begins a tile.

@@ -6,17 +6,19 @@
 #include "gpu/cuda/kernels/packed.cuh"
 #include "gpu/cuda/kernels/packed.h"
 
-// Products of packed weights with a few tokens. Inputs become whole numbers, 32 neighbours of which share a power of two,
-// so that the largest of them has fourteen bits and a sign: an input is off by 2^-15 of that largest one at most. Products of
-// these with codes are summed over a group as whole numbers, without error; one instruction makes two of them.
+// Products of packed weights with a few tokens. Inputs become whole numbers, 32 neighbours of which share a power of
+// two, so that the largest of them has fourteen bits and a sign: an input is off by 2^-15 of that largest one at most.
+// Products of these with codes are summed over a group as whole numbers, without error; one instruction makes two of
+// them.
 namespace hayloft::gpu::cuda {
 namespace {
 
-constexpr int kParts = 32;        // a row's chunks are dealt out to: part p sums chunks p, p + 32 ...
-constexpr int kMostProducts = 3;  // of the same inputs, in one launch
+constexpr int kParts = 32;         // a row's chunks are dealt out to: part p sums chunks p, p + 32 ...
+constexpr int kMostProducts = 24;  // in one launch: those of eight experts and more
 constexpr int kQuads = kChunkColumns / 4;
 constexpr unsigned kInputBits = 14;
-constexpr unsigned kWhole = 0x4b400000;  // as a number, 1.5 2^23: a number of less than 2^22 added to it is rounded to a whole one
+constexpr unsigned kWhole =
+    0x4b400000;  // as a number, 1.5 2^23: a number of less than 2^22 added to it is rounded to a whole one
 
 // Says how many chunks a thread has under way: they come from device memory, and a matrix has few threads to wait.
 template <class Form>
@@ -26,6 +28,7 @@ inline constexpr int kAhead = Form::bits == 4 ? 4 : 2;
 struct PackedProducts {
   struct One {
     const unsigned char* data;
+    const float* x;
     const float* bias;
     float* y;
     int rows;
@@ -123,8 +126,7 @@ __device__ inline void each_of(std::integer_sequence<int, kTurns...>, const Body
 // Each tile has a block for each token, and these lie behind one another. A thread has one row of the tile and one or
 // two parts; what comes of a row is the same however many threads a block has.
 template <class Form, int kThreads>
-__global__ void __launch_bounds__(kThreads, 1024 / kThreads)
-    packed_token_kernel(const float* x, int tokens, const PackedProducts all) {
+__global__ void __launch_bounds__(kThreads, 1024 / kThreads) packed_token_kernel(int tokens, const PackedProducts all) {
   constexpr int columns_of_threads = kThreads / kTileRows, parts = kParts / columns_of_threads;
   constexpr int ahead = kAhead<Form>, at_once = ahead * columns_of_threads;  // chunks
   constexpr std::make_integer_sequence<int, ahead> turns;
@@ -132,17 +134,13 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
   __shared__ float sums[kParts / 2][kTileRows + 1];
   int tile = static_cast<int>(blockIdx.x) / tokens;
   const int token = static_cast<int>(blockIdx.x) % tokens;
-  PackedProducts::One mine = all.of[0];
-  int begin = 0;
-  for (int i = 1; i < kMostProducts; ++i) {
-    if (tile < all.of[i - 1].end) break;
-    begin = all.of[i - 1].end;
-    mine = all.of[i];
-  }
-  tile -= begin;
+  int product = 0;
+  while (tile >= all.of[product].end) ++product;
+  const PackedProducts::One mine = all.of[product];
+  if (product > 0) tile -= all.of[product - 1].end;
   PackedView w = all.common;
   w.data = mine.data;
-  x += static_cast<std::int64_t>(token) * w.cols;
+  const float* const x = mine.x + static_cast<std::int64_t>(token) * w.cols;
   const int lane = static_cast<int>(threadIdx.x) % kTileRows;
   const int column = static_cast<int>(threadIdx.x) / kTileRows;
   const int chunks = w.cols / kChunkColumns;
@@ -158,7 +156,8 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
       if (index < chunks) loaded[u] = ChunkOfRow<Form>(begun.behind(passed));
       passed += stride;
     });
-    WholeInputs<Form, at_once>& taken = inputs[turn];  // those of the turn before may still be in use, not of that before
+    WholeInputs<Form, at_once>& taken =
+        inputs[turn];  // those of the turn before may still be in use, not of that before
     taken.take(x + first * kChunkColumns, min(at_once, chunks - first));
     __syncthreads();
     each_of(turns, [&](int u) {
@@ -184,14 +183,13 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
 
 // Launches wide blocks where a matrix has too few tiles to fill the device with others.
 template <class Form>
-void multiply(int multiprocessors, const float* x, int tokens, int tiles, const PackedProducts& all,
-              cudaStream_t stream) {
+void multiply(int multiprocessors, int tokens, int tiles, const PackedProducts& all, cudaStream_t stream) {
   const char* const name = "matmul of a few tokens, packed";
   const dim3 blocks(static_cast<unsigned>(tiles) * static_cast<unsigned>(tokens));
   if (static_cast<int>(blocks.x) <= 2 * multiprocessors) {
-    launch(name, packed_token_kernel<Form, 512>, {blocks, dim3(512)}, stream, x, tokens, all);
+    launch(name, packed_token_kernel<Form, 512>, {blocks, dim3(512)}, stream, tokens, all);
   } else {
-    launch(name, packed_token_kernel<Form, 256>, {blocks, dim3(256)}, stream, x, tokens, all);
+    launch(name, packed_token_kernel<Form, 256>, {blocks, dim3(256)}, stream, tokens, all);
   }
 }
 
@@ -204,18 +202,17 @@ void multiply_packed(const Context& context, std::span<const MatrixProduct> prod
     PackedProducts all{view_of(*first.w), {}};
     int count = 0, tiles = 0;
     const auto taken = [&](const MatrixProduct& next) {
-      const bool alike = count < kMostProducts && next.x == first.x && next.T == first.T &&
-                         next.w->cols == first.w->cols && next.w->packing == first.w->packing;
+      const bool alike = count < kMostProducts && next.T == first.T && next.w->cols == first.w->cols &&
+                         next.w->packing == first.w->packing;
       if (!alike) return false;
       tiles += static_cast<int>(blocks_for(next.w->rows, kTileRows));
-      all.of[count++] = {static_cast<const unsigned char*>(next.w->data), next.bias, next.y, next.w->rows, tiles};
+      all.of[count++] = {
+          static_cast<const unsigned char*>(next.w->data), next.x, next.bias, next.y, next.w->rows, tiles};
       return true;
     };
     left.erase(std::remove_if(left.begin(), left.end(), taken), left.end());
-    for (int i = count; i < kMostProducts; ++i) all.of[i].end = tiles;
-    with_form(first.w->packing, [&]<class Form>(Form) {
-      multiply<Form>(context.multiprocessors, first.x, first.T, tiles, all, stream);
-    });
+    with_form(first.w->packing,
+              [&]<class Form>(Form) { multiply<Form>(context.multiprocessors, first.T, tiles, all, stream); });
   }
 }
 

@@ -244,6 +244,28 @@ TEST_F(ElementwiseTest, TopValuesAreTheCpuBackendsTiesAndNaNIncluded) {
   }
 }
 
+TEST_F(ElementwiseTest, RowsAreGatheredAndSummedInTheirOrderAsOnTheCpu) {
+  for (const std::size_t ways : {6, 40000}) {
+    const int cols = ways == 6 ? 100 : 3;
+    const std::vector<float> x = normal(static_cast<std::size_t>(4 * cols), 31);
+    std::vector<std::int32_t> rows(ways);
+    for (std::size_t i = 0; i < ways; ++i) rows[i] = static_cast<std::int32_t>((3 * i + i / 5) % 4);
+    const std::vector<float> weights = normal(ways, 32);
+    const gpu::Buffer on_device = upload(*cuda, x);
+    const std::size_t size = ways * static_cast<std::size_t>(cols);
+    const gpu::Buffer gathered = cuda->allocate(size * sizeof(float), stream());
+    cuda->gather_rows(on_device.as<float>(), rows, cols, gathered.as<float>(), stream());
+    std::vector<float> expected(size);
+    cpu->gather_rows(x.data(), rows, cols, expected.data(), {});
+    EXPECT_EQ(download<float>(*cuda, gathered), expected);
+    const gpu::Buffer sums = cuda->allocate(x.size() * sizeof(float), stream());
+    cuda->sum_rows(gathered.as<float>(), rows, weights, 4, cols, sums.as<float>(), stream());
+    std::vector<float> of_cpu(x.size());
+    cpu->sum_rows(expected.data(), rows, weights, 4, cols, of_cpu.data(), {});
+    EXPECT_EQ(download<float>(*cuda, sums), of_cpu);
+  }
+}
+
 TEST_F(ElementwiseTest, NoTokensAndNoElementsAreNoWork) {
   const gpu::Buffer x = upload(*cuda, std::vector<float>{3});
   cuda->embed({x.as<float>(), gpu::DType::f32, 1, 1}, nullptr, 0, x.as<float>(), stream());

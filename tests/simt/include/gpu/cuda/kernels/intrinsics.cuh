@@ -173,6 +173,10 @@ inline void sin_cos_pi(float x, float* sine, float* cosine) {
   *sine = off_by(static_cast<float>(std::sin(pi * x)), x, 2);
   *cosine = off_by(static_cast<float>(std::cos(pi * x)), x, 2);
 }
+inline float rounded_product(float x, float y) {
+  volatile float product = x * y;
+  return product;
+}
 inline int count_bits(unsigned x) {
   return std::popcount(x);
 }
