@@ -13,7 +13,7 @@ set(public_headers
     index/ann/ann.h index/scan/exact_search.h index/scan/kept_scores.h index/scan/ranking_options.h index/scan/run_cache.h index/scan/search.h index/scan/sparq_query.h
     gpu/backend.h gpu/packed.h gpu/products.h gpu/sparse_causal.h gpu/buffer.h gpu/device_options.h gpu/cuda_memory.h gpu/gated_delta.h gpu/hot_reads.h gpu/link_choice.h gpu/make_backend.h gpu/rest_step.h
     runtime/chat/chat_template.h runtime/tokenizer/end_of_turn.h runtime/tokenizer/text_stream.h runtime/tokenizer/tokenizer.h
-    runtime/checkpoint/architecture.h runtime/checkpoint/config.h runtime/checkpoint/rope.h runtime/checkpoint/safetensors.h runtime/checkpoint/weights/weights.h
+    runtime/checkpoint/architecture.h runtime/checkpoint/config.h runtime/checkpoint/rope.h runtime/checkpoint/safetensors.h runtime/checkpoint/weights/expert_placement.h runtime/checkpoint/weights/weights.h
     runtime/decode/draft_length.h runtime/decode/lookup.h runtime/decode/prefill_read.h runtime/peers/communicator.h runtime/cluster/rank_attender.h
     runtime/cache/cache.h runtime/cache/cache_size.h runtime/cache/spills.h
     runtime/attention/attention_rates.h runtime/attention/budget.h runtime/attention/counters.h runtime/attention/host_tail.h

@@ -85,7 +85,7 @@ ExpertSlots::Slot* ExpertSlots::kept_slot(Layer& layer, int expert) {
   return least && uses(*least) < layer.uses[static_cast<std::size_t>(expert)] ? least : nullptr;
 }
 
-// Of two groups that follow each other each uses half of the ring at most, so that there is one.
+// Finds one always: two groups that follow each other use half of the ring each, at most.
 ExpertSlots::Slot& ExpertSlots::next_of_ring() {
   do {
     next_ = (next_ + 1) % ring_.size();

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gpu/backend.h"
-#include "runtime/checkpoint/weights/weights.h"
+#include "runtime/checkpoint/weights/expert_placement.h"
 #include "runtime/decode/router.h"
 
 namespace hayloft::runtime {

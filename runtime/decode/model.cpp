@@ -102,7 +102,7 @@ Model::Model(Checkpoint& checkpoint, gpu::Backend& backend, WeightForm form, con
       placement_(place_experts(checkpoint, config_, backend, form, experts)),
       near_(placement_.place == ExpertPlace::near ? gpu::make_cpu_backend(backend.threads()) : nullptr),
       weights_(load_weights(checkpoint, config_, backend, form, placement_.place != ExpertPlace::device)),
-      weight_sizes_(runtime::weight_sizes(weights_, config_).placed(placement_)) {
+      weight_sizes_(placed(runtime::weight_sizes(weights_, config_), placement_)) {
   if (placement_.slots()) slots_ = std::make_unique<ExpertSlots>(backend, weights_.layers, placement_);
   if (backend.products() == gpu::Products::exact || weights_.packed) return;
   fail("{}: products {}: its weights are not quantised; take exact products, or weights q8 or q4 besides",

@@ -12,7 +12,7 @@
 #include "gpu/backend.h"
 #include "runtime/cache/cache.h"
 #include "runtime/checkpoint/config.h"
-#include "runtime/checkpoint/weights/weights.h"
+#include "runtime/checkpoint/weights/expert_placement.h"
 #include "runtime/decode/attention_policy.h"
 #include "runtime/decode/expert_slots.h"
 

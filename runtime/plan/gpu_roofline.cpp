@@ -117,11 +117,15 @@ constexpr Cost dense_row(offload::RowFormat format, int tokens) {
       return {"dense stream", instructions, 512 + read, 512};
   }
 }
-// The instructions of 1024 weights by the bits of a code, of the loop of packed_token_kernel; 0: of one_token_kernel.
-constexpr double product_instructions[] = {95.4, 0, 493, 696, 450, 624, 689, 0, 463};
-// The kernels that one layer launches, by docs/internals/cuda.md, and what each of them is assumed to cost a step.
-constexpr double launches_of_selecting = 35, launches_of_strips = 2, launches_of_others = 19,
-                 launches_of_recurrent = 18;
+// The instructions of 1024 weights by the bits of a code, of the loop of packed_token_kernel as ptxas makes it of its
+// form with minima, rounding of inputs included; 0: of one_token_kernel.
+constexpr double product_instructions[] = {95.4, 0, 139, 184, 122, 157, 186, 0, 112};
+// The kernels that one layer launches, as a device has been seen to run them; of recurrent ones, as they once were by
+// docs/internals/cuda.md. One kernel selects from short lists, where others take eight. And what each of them is
+// assumed to cost a step.
+constexpr double launches_of_selecting = 32, launches_of_strips = 2, launches_of_others = 15,
+                 launches_of_recurrent = 18, launches_spared_by_short_lists = 7;
+constexpr double short_list_tokens = 65536;
 constexpr double launches_of_further = 3;  // tokens of a pass: attention to the tail and to the store, and the merge
 constexpr double launch_ms = 0.003;
 constexpr double near_rate = 40;  // GB/s of the machine's memory: four fifths of two channels of DDR4-3200
@@ -313,7 +317,10 @@ std::vector<PredictedStage> predict_stages(const DecodeStep& step, const GpuCard
         Basis::assumed);
   }
   const double recurrent = static_cast<double>(std::count(config.recurrent.begin(), config.recurrent.end(), true));
-  const double selecting = launches_of_selecting + (step.by_strips > 0 ? launches_of_strips : 0);
+  const double list = static_cast<double>(step.counters.positions_scored) / std::max(1.0, layers * config.kv_heads);
+  const double selecting = launches_of_selecting + (step.by_strips > 0          ? launches_of_strips
+                                                    : list <= short_list_tokens ? -launches_spared_by_short_lists
+                                                                                : 0);
   roofline.launch(layers * (selects ? selecting : launches_of_others) + recurrent * launches_of_recurrent +
                   (config.layers - layers - recurrent) * launches_of_others +
                   (config.layers - recurrent) * (tokens - 1) * launches_of_further);

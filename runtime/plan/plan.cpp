@@ -321,7 +321,7 @@ ExpertPlacement placed_experts(const PlanRequest& request) {
 }
 
 WeightSizes placed_weights(const PlanRequest& request) {
-  return request.weights.placed(placed_experts(request));
+  return placed(request.weights, placed_experts(request));
 }
 
 std::uint64_t usual_host_budget(const PlanRequest& request) {

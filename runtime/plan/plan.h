@@ -7,7 +7,7 @@
 
 #include "runtime/attention/counters.h"
 #include "runtime/attention/method.h"
-#include "runtime/checkpoint/weights/weights.h"
+#include "runtime/checkpoint/weights/expert_placement.h"
 #include "runtime/decode/session.h"
 #include "runtime/machine/profile.h"
 #include "runtime/plan/device_cache.h"

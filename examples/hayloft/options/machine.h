@@ -7,7 +7,7 @@
 #include "gpu/device_options.h"
 #include "gpu/products.h"
 #include "offload/store/layout.h"
-#include "runtime/checkpoint/weights/weights.h"
+#include "runtime/checkpoint/weights/expert_placement.h"
 
 // Says what a command may use of the machine: memory, the device, threads.
 namespace hayloft::cli {

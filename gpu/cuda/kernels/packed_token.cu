@@ -7,7 +7,7 @@
 #include "gpu/cuda/kernels/packed.h"
 
 // Products of packed weights with a few tokens. Inputs become whole numbers, 32 neighbours of which share a power of
-// two, so that the largest of them has fourteen bits and a sign: an input is off by 2^-15 of that largest one at most.
+// two, so that the largest of them has fifteen bits and a sign: an input is off by 2^-15 of that largest one at most.
 // Products of these with codes are summed over a group as whole numbers, without error; one instruction makes two of
 // them.
 namespace hayloft::gpu::cuda {
@@ -16,13 +16,20 @@ namespace {
 constexpr int kParts = 32;         // a row's chunks are dealt out to: part p sums chunks p, p + 32 ...
 constexpr int kMostProducts = 24;  // in one launch: those of eight experts and more
 constexpr int kQuads = kChunkColumns / 4;
-constexpr unsigned kInputBits = 14;
-constexpr unsigned kWhole =
-    0x4b400000;  // as a number, 1.5 2^23: a number of less than 2^22 added to it is rounded to a whole one
+constexpr unsigned kHighestBit = 14;  // of the largest of a chunk's inputs
+constexpr unsigned kLargest = (2u << kHighestBit) - 1;
+// Makes numbers of less than 2^22 whole: as a number it is 1.5 2^23, and what is added to it is rounded to its last
+// bit.
+constexpr unsigned kWhole = 0x4b400000;
 
 // Says how many chunks a thread has under way: they come from device memory, and a matrix has few threads to wait.
 template <class Form>
 inline constexpr int kAhead = Form::bits == 4 ? 4 : 2;
+
+// Says for how many threads of a multiprocessor its registers are to be enough: chunks of five bits do not fit the 64
+// of a thread that are left for each of more.
+template <class Form>
+inline constexpr int kResident = Form::bits == 5 ? 768 : 1024;
 
 // Holds matrices of the same packing and columns, whose tiles are numbered through.
 struct PackedProducts {
@@ -61,12 +68,12 @@ struct WholeInputs {
       for (int mask = 1; mask < kQuads; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
       // Where it is below 2^-112 all are zeros. Where it is not finite neither is the scale, nor what comes of it.
       const unsigned exponent = largest >> 23;
-      const bool tiny = exponent <= kInputBits;
-      const float power = tiny ? 0 : float_of((254 + kInputBits - exponent) << 23);
-      const float scale = exponent == 255 ? float_of(largest) : tiny ? 0 : float_of((exponent - kInputBits) << 23);
+      const bool tiny = exponent <= kHighestBit;
+      const float power = tiny ? 0 : float_of((254 + kHighestBit - exponent) << 23);
+      const float scale = exponent == 255 ? float_of(largest) : tiny ? 0 : float_of((exponent - kHighestBit) << 23);
       unsigned whole[4], sum = 0u - 4 * kWhole;
       for (int j = 0; j < 4; ++j) {
-        whole[j] = bits_of(v[j] * power + float_of(kWhole));
+        whole[j] = min(bits_of(v[j] * power + float_of(kWhole)), kWhole + kLargest);
         sum += whole[j];
       }
       sum += shuffle_xor(sum, 1);
@@ -126,7 +133,8 @@ __device__ inline void each_of(std::integer_sequence<int, kTurns...>, const Body
 // Each tile has a block for each token, and these lie behind one another. A thread has one row of the tile and one or
 // two parts; what comes of a row is the same however many threads a block has.
 template <class Form, int kThreads>
-__global__ void __launch_bounds__(kThreads, 1024 / kThreads) packed_token_kernel(int tokens, const PackedProducts all) {
+__global__ void __launch_bounds__(kThreads, kResident<Form> / kThreads)
+    packed_token_kernel(int tokens, const PackedProducts all) {
   constexpr int columns_of_threads = kThreads / kTileRows, parts = kParts / columns_of_threads;
   constexpr int ahead = kAhead<Form>, at_once = ahead * columns_of_threads;  // chunks
   constexpr std::make_integer_sequence<int, ahead> turns;

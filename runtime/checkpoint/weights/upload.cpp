@@ -9,6 +9,7 @@
 #include "offload/error.h"
 #include "offload/half.h"
 #include "runtime/checkpoint/gguf/pack.h"
+#include "runtime/checkpoint/weights/expert_placement.h"
 #include "runtime/checkpoint/weights/quantise.h"
 
 namespace hayloft::runtime {

@@ -14,6 +14,7 @@
 #include "offload/host/mapped_file.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/gguf/pack.h"
+#include "runtime/checkpoint/weights/expert_placement.h"
 #include "runtime/checkpoint/weights/upload.h"
 
 namespace hayloft::runtime {
@@ -21,70 +22,6 @@ namespace hayloft::runtime {
 std::uint64_t WeightSizes::bytes_per_pass(int T) const {
   const double further = std::min<double>(T, tokens_of_all_experts) - 1;
   return bytes_per_step + static_cast<std::uint64_t>(further * static_cast<double>(expert_bytes_per_step));
-}
-
-WeightSizes WeightSizes::placed(const ExpertPlacement& placement) const {
-  if (placement.place == ExpertPlace::device) return *this;
-  WeightSizes sizes = *this;
-  const std::uint64_t slots = placement.slots() ? expert_slots_bytes(placement, mixture_layers, slot_bytes) : 0;
-  sizes.bytes += slots;
-  sizes.host_bytes += mixture_bytes;
-  if (placement.place == ExpertPlace::link) {
-    const double passing = 1 - static_cast<double>(placement.kept) / experts;
-    sizes.link_bytes_per_step = static_cast<std::uint64_t>(passing * static_cast<double>(mixture_bytes_per_step));
-    return sizes;
-  }
-  sizes.bytes_per_step -= mixture_bytes_per_step;
-  sizes.near_bytes_per_step = mixture_bytes_per_step;
-  sizes.expert_bytes_per_step = 0;
-  for (std::size_t bits = 0; bits < mixture_weights_per_step.size(); ++bits) {
-    sizes.weights_per_step[bits] -= mixture_weights_per_step[bits];
-  }
-  sizes.mixture_bytes_per_step = 0;
-  sizes.mixture_weights_per_step = {};
-  return sizes;
-}
-
-std::uint64_t expert_piece_bytes(std::uint64_t bytes) {
-  constexpr std::uint64_t aligned = 256;
-  return (bytes + aligned - 1) / aligned * aligned;
-}
-
-std::uint64_t bytes_of(const Expert& expert) {
-  std::uint64_t bytes = 0;
-  for (const gpu::Matrix* matrix : {&expert.gate, &expert.up, &expert.down}) {
-    bytes += expert_piece_bytes(gpu::bytes_of(*matrix));
-    // A bias may be there, and is small.
-    bytes += expert_piece_bytes(static_cast<std::uint64_t>(matrix->rows) * sizeof(float));
-  }
-  return bytes;
-}
-
-std::uint64_t expert_slots_bytes(const ExpertPlacement& placement, int layers, std::uint64_t slot_bytes) {
-  const auto ring = std::max(static_cast<std::uint64_t>(placement.ring), 2 * experts_at_once);
-  return slot_bytes * (static_cast<std::uint64_t>(placement.kept) * static_cast<std::uint64_t>(layers) + ring);
-}
-
-ExpertPlacement place_experts(const WeightSizes& sizes, ExpertPlace asked, std::uint64_t left) {
-  constexpr double near_rate = 40, link_rate = 20;
-  if (sizes.mixture_bytes == 0 || asked == ExpertPlace::device) return {};
-  if (asked == ExpertPlace::automatic && sizes.bytes - sizes.host_bytes <= left / 8 * 7) return {};
-  ExpertPlacement placement{asked};
-  if (asked == ExpertPlace::near) return placement;
-  const std::uint64_t others = sizes.bytes - sizes.host_bytes - sizes.mixture_bytes;
-  const std::uint64_t rest = left - std::min(left, others);
-  placement.ring = 2 * static_cast<int>(experts_at_once);
-  const int of_layer = placement.ring + sizes.experts;
-  if (sizes.slot_bytes * static_cast<unsigned>(of_layer) <= rest / 8) placement.ring = of_layer;
-  const std::uint64_t most = rest / 4 * 3, ring = expert_slots_bytes(placement, 0, sizes.slot_bytes);
-  const std::uint64_t of_each = sizes.slot_bytes * static_cast<unsigned>(sizes.mixture_layers);
-  const std::uint64_t kept = (most - std::min(most, ring)) / of_each;
-  placement.kept = static_cast<int>(std::min(kept, static_cast<std::uint64_t>(sizes.experts)));
-  if (asked == ExpertPlace::link) return placement;
-  placement.place = ExpertPlace::link;
-  const double over_link = 1 - static_cast<double>(placement.kept) / sizes.experts;
-  if (over_link / link_rate < 1 / near_rate) return placement;
-  return {ExpertPlace::near, 0, placement.ring, true};
 }
 
 WeightSizes weight_sizes(const Weights& weights, const ModelConfig& config) {
@@ -332,11 +269,6 @@ Weights take_weights(Checkpoint* checkpoint, WeightForm form, gpu::DType type, c
 const char* name(WeightForm form) {
   constexpr const char* names[] = {"stored", "f16", "q8", "q4"};
   return names[static_cast<std::size_t>(form)];
-}
-
-const char* name(ExpertPlace place) {
-  constexpr const char* names[] = {"auto", "device", "link", "near"};
-  return names[static_cast<std::size_t>(place)];
 }
 
 Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend, WeightForm form,

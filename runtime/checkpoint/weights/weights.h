@@ -44,11 +44,6 @@ struct ExpertWeights {
   const float* router_bias = nullptr;  // [experts]
 };
 
-// Experts that come over the link (runtime/decode/expert_slots.h) lie piece by piece in slots, all of one size.
-inline constexpr std::uint64_t experts_at_once = 4;     // that are copied while others are multiplied
-std::uint64_t expert_piece_bytes(std::uint64_t bytes);  // of a matrix or bias in a slot
-std::uint64_t bytes_of(const Expert& expert);           // of all its pieces
-
 // A model's weights in device memory, in the dtype of the checkpoint (f32, f16 or bf16) or the one that the backend
 // made of it (Backend::convert_weights); norms and biases as f32. Null pointers stand for what the architecture does
 // not have.
@@ -102,14 +97,6 @@ struct Weights {
 enum class WeightForm : std::uint8_t { stored, f16, q8, q4 };
 const char* name(WeightForm form);  // as --weights takes it
 
-// Says where the experts of mixtures lie and are multiplied beside a device that has memory of its own: in that; in the
-// machine's and multiplied by the device, which keeps some by use and to which the others cross the link; or in the
-// machine's and multiplied by its processor, so that activations alone cross the link. `automatic` is `device` where
-// all weights leave it an eighth of its memory, else what is predicted to decode faster, with prompts by `link`.
-// Routers, and an expert that every token goes through, are on the device.
-enum class ExpertPlace : std::uint8_t { automatic, device, link, near };
-const char* name(ExpertPlace place);  // as --experts takes it
-
 // Takes every tensor that `config`, the checkpoint's, calls for to the device, experts that a router chooses from to
 // host memory of the backend where that is wanted. Throws Error naming tensor and file: missing, truncated, wrong type,
 // wrong shape.
@@ -140,30 +127,10 @@ struct WeightSizes {
   // So much of them is expected over the link for each token, which the device reads besides.
   std::uint64_t link_bytes_per_step = 0;
 
-  // Returns the same with the experts where they are when `placement` says so.
-  WeightSizes placed(const struct ExpertPlacement& placement) const;
-
   // Returns the bytes of matrices that one pass of T tokens reads, each matrix once: with experts at most, as if the
   // tokens chose others as long as there are any.
   std::uint64_t bytes_per_pass(int T) const;
 };
-// Says where experts are beside a device.
-struct ExpertPlacement {
-  ExpertPlace place = ExpertPlace::device;  // not `automatic`
-  int kept = 0;                             // experts of each layer in slots of the device
-  int ring = 0;                             // slots for all layers, which others pass through
-  bool prompts_over_link = false;           // of experts near the processor: chunks of prompts go to the device
-
-  bool slots() const { return place == ExpertPlace::link || prompts_over_link; }
-};
-// Returns the bytes of slots for so many layers with experts.
-std::uint64_t expert_slots_bytes(const ExpertPlacement& placement, int layers, std::uint64_t slot_bytes);
-// Chooses for a device that has `left` bytes for weights. The ring has room for all experts of a layer where that takes
-// an eighth at most of what all other weights leave, and all slots take three quarters of it by `link`. Rates that
-// `automatic` predicts by are assumed: 40 GB/s of the machine's memory, 20 of the link, and no expert asked for more
-// often than others.
-ExpertPlacement place_experts(const WeightSizes& sizes, ExpertPlace asked, std::uint64_t left);
-
 // Returns the sizes of weights that are there, those of a model of that shape, as if all of them lay together.
 WeightSizes weight_sizes(const Weights& weights, const ModelConfig& config);
 // Returns what load_weights will take, from the file headers alone.

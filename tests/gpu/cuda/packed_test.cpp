@@ -116,6 +116,29 @@ TEST_F(PackedTest, WhatComesOfATokenDoesNotDependOnTheWidthOfBlocks) {
   }
 }
 
+// The largest of a block of inputs is a whole number of sixteen bits even if it is rounded up.
+TEST_F(PackedTest, InputsBelowAPowerOfTwoKeepTheirSigns) {
+  constexpr int cols = 256;
+  for (const auto& [name, packing] : all_packings()) {
+    SCOPED_TRACE(name);
+    const RandomPacked w(packing, 16, cols, 16);
+    const gpu::Buffer y = cuda->allocate(16 * sizeof(float), cuda->stream());
+    for (const float value : {std::nextafter(2.0f, 0.0f), -std::nextafter(2.0f, 0.0f), -2.0f}) {
+      const gpu::Buffer inputs = upload(*cuda, std::vector<float>(cols, value));
+      cuda->matmul(inputs.as<float>(), 1, on_device(w), nullptr, y.as<float>(), cuda->stream());
+      const auto sums = download<float>(*cuda, y);
+      for (std::size_t row = 0; row < 16; ++row) {
+        double sum = 0, magnitude = 0;
+        for (std::size_t i = 0; i < cols; ++i) {
+          sum += static_cast<double>(value) * w.weights[row * cols + i];
+          magnitude += std::fabs(static_cast<double>(value)) * w.magnitudes[row * cols + i];
+        }
+        ASSERT_NEAR(sums[row], sum, (0x1p-15 + (cols + 4) * packed_eps / 2) * magnitude) << value;
+      }
+    }
+  }
+}
+
 TEST_F(PackedTest, WhatIsNotFiniteStaysSoAndZerosStayZeros) {
   constexpr int cols = 512;
   const gpu::Matrix w = on_device(RandomPacked({.bits = 4, .minimum = true, .products = true}, 16, cols, 15));

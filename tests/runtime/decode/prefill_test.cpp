@@ -266,7 +266,8 @@ TEST(PrefillOrderTest, IsByWhatMovesFewerBytesAndByChunksWhereNothingMoves) {
   EXPECT_EQ(traffic.chunk_major, rows * 512 * 8 * 31) << "the last layer's attention is not needed";
   EXPECT_EQ(traffic.layer_major, std::uint64_t{20000} * 4096 * 4 * 63);
 
-  // Of experts each of ten chunks brings what the device does not keep, a layer at a time once if it has room for that.
+  // Each of ten chunks brings the experts that the device does not keep, a layer at a time once if it has room for
+  // that.
   ModelConfig mixture = config;
   mixture.experts.count = 128;
   WeightSizes sizes;

@@ -223,7 +223,7 @@ TEST(PlanOfAShape, ExpertsNearTheProcessorLeaveTheDeviceToTheContext) {
     request.experts = place;
     const Plan plan = make_plan(request, nullptr);
     EXPECT_EQ(plan.shortfall, "");
-    // Where prompts are read over the link experts pass by there.
+    // Experts pass by there if prompts are read over the link.
     const bool prompts_over_link = place == ExpertPlace::automatic;
     EXPECT_EQ(placed_experts(request).place, ExpertPlace::near);
     EXPECT_EQ(placed_experts(request).prompts_over_link, prompts_over_link);
@@ -248,7 +248,7 @@ TEST(PlanOfAShape, ExpertsNearTheProcessorLeaveTheDeviceToTheContext) {
   EXPECT_EQ(over_link.bytes, request.weights.bytes + expert_slots_bytes(slots, 48, request.weights.slot_bytes));
   EXPECT_EQ(over_link.host_bytes, request.weights.host_bytes + request.weights.mixture_bytes);
   EXPECT_NE(plan_table(make_plan(request, nullptr)).find("experts over the link"), std::string::npos);
-  // Where most of them are kept, the link brings the others sooner than the processor multiplies.
+  // When most of them are kept, the link brings the others sooner than the processor multiplies.
   request.device_budget = std::uint64_t{12} << 30;
   request.experts = ExpertPlace::automatic;
   EXPECT_EQ(placed_experts(request).place, ExpertPlace::near);
