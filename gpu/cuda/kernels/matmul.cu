@@ -240,10 +240,11 @@ void CudaBackend::multiply_each(std::span<const MatrixProduct> products, Stream 
     if (each.T <= cuda_tokens_as_alone && each.w->type == DType::packed) {
       packed.push_back(each);
     } else if (each.T <= cuda_tokens_as_alone || !in_f16) {
+      inputs.reset();  // scratch memory is one operation's at a time
       matmul(each.x, each.T, *each.w, each.bias, each.y, queue);
     } else {
       if (!inputs || !inputs->are(each)) {
-        inputs.reset();  // before others take its memory
+        inputs.reset();
         inputs.emplace(context_, each.x, each.T, each.w->cols, stream);
       }
       multiply_in_f16(context_, *inputs, each, stream);

@@ -12,7 +12,8 @@ const char* name(ExpertPlace place) {
 WeightSizes placed(const WeightSizes& whole, const ExpertPlacement& placement) {
   if (placement.place == ExpertPlace::device) return whole;
   WeightSizes sizes = whole;
-  const std::uint64_t slots = placement.slots() ? expert_slots_bytes(placement, whole.mixture_layers, whole.slot_bytes) : 0;
+  const std::uint64_t slots =
+      placement.slots() ? expert_slots_bytes(placement, whole.mixture_layers, whole.slot_bytes) : 0;
   sizes.bytes += slots;
   sizes.host_bytes += whole.mixture_bytes;
   if (placement.place == ExpertPlace::link) {

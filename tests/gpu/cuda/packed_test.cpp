@@ -96,13 +96,14 @@ TEST_F(PackedTest, ProductsAreTheCpusForRowsLongerThanABlockTakesAtOnce) {
 }
 
 // A block is wide or narrow by the number of blocks: of the rows of one tile and of twenty, one of both on every
-// device.
+// device. The double of the tests is slow with twenty, so that one packing has to do.
 TEST_F(PackedTest, WhatComesOfATokenDoesNotDependOnTheWidthOfBlocks) {
   constexpr int cols = 2048 + 256 * 3, most = gpu::cuda_tokens_as_alone;
   const std::vector<float> x = normal(most * cols, 14);
   const gpu::Buffer inputs = upload(*cuda, x);
   for (const auto& [name, packing] : all_packings()) {
     for (const std::size_t rows : {16, 320}) {
+      if (rows == 320 && std::string(name) != "Q4_K") continue;
       SCOPED_TRACE(name);
       const gpu::Matrix w = on_device(RandomPacked(packing, static_cast<int>(rows), cols, 13));
       const gpu::Buffer alone = cuda->allocate(rows * sizeof(float), cuda->stream());
