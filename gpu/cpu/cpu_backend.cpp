@@ -1,6 +1,5 @@
 #include "gpu/cpu/cpu_backend.h"
 
-#include <cblas.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 
@@ -9,12 +8,10 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "gpu/cpu/blas_memory.h"
 #include "gpu/cpu/elementwise.h"
 #include "gpu/cpu/packed.h"
 #include "gpu/make_backend.h"
 #include "gpu/table_row.h"
-#include "index/scan/blas_places.h"
 #include "offload/error.h"
 #include "offload/host/topology.h"
 
@@ -31,10 +28,7 @@ std::int64_t rows_per_piece(std::int64_t row_elements) {
 
 }  // namespace
 
-CpuBackend::CpuBackend(const offload::Threads& threads, Products products) : threads_(threads), products_(products) {
-  openblas_set_num_threads(1);  // the threads around it are ours
-  take_blas_memory(std::min(threads.count(), index::blas_places()));
-}
+CpuBackend::CpuBackend(const offload::Threads& threads, Products products) : threads_(threads), products_(products) {}
 
 std::string CpuBackend::description() const {
   return fmt::format("{}; {} threads", offload::Topology().describe(), threads_.count());

@@ -1,7 +1,5 @@
 #include "gpu/cpu/cpu_backend.h"
 
-#include <cblas.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <functional>
@@ -12,8 +10,7 @@
 #include "gpu/cpu/elementwise.h"
 #include "gpu/cpu/packed.h"
 #include "gpu/cpu/packed_int8.h"
-#include "gpu/cpu/scratch.h"
-#include "index/scan/blas_places.h"
+#include "gpu/cpu/panels.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "gpu/cpu/matmul.cpp"
@@ -70,7 +67,7 @@ namespace {
 
 HWY_EXPORT(stream_matmul_simd);
 
-// Reading the weights as they are beats widening them for BLAS while the tokens' inputs stay in the second-level cache,
+// Reading the weights as they are beats laying them down in panels while the tokens' inputs stay in the second-level cache,
 // and always when they are very few.
 constexpr int kStreamedTokens = 64;
 constexpr int kStreamedInputs = 256 << 10;
@@ -79,10 +76,7 @@ bool streams(int T, int cols) {
          (T <= kStreamedTokens && static_cast<std::int64_t>(T) * cols <= kStreamedInputs);
 }
 
-// BLAS panels: an f32 panel of weights is 1 MiB at most and stays in the second-level cache while the tokens pass.
-constexpr int kPanelRows = 128;
-constexpr int kPanelCols = 2048;
-constexpr int kPanelTokens = 512;
+constexpr int kPanelTokens = 512;  // for which a panel of weights is laid down once
 
 void add_bias(const float* bias, int T, int rows, int begin, int end, float* y) {
   for (int t = 0; t < T; ++t) add_to(y + static_cast<std::int64_t>(t) * rows + begin, bias + begin, end - begin);
@@ -145,61 +139,17 @@ Work multiply_int8(const float* x, int T, const Matrix& w, const float* bias, fl
           }};
 }
 
-// multiply_panel for packed weights; r0 begins a tile. The panel is unpacked column by column, the last tile whole.
-void multiply_packed_panel(const float* x, const Matrix& w, const float* bias, int t0, int t1, int r0, int r1,
-                           float* y) {
-  const int first = r0 / packed_tile_rows;
-  const int last = (r1 + packed_tile_rows - 1) / packed_tile_rows;
-  const int stride = (last - first) * packed_tile_rows;
-  float* out = y + static_cast<std::int64_t>(t0) * w.rows + r0;
-  float* const panel = scratch(static_cast<std::size_t>(kPanelRows) * kPanelCols);
-  for (int c0 = 0; c0 < w.cols; c0 += kPanelCols) {
-    const int cols = std::min(kPanelCols, w.cols - c0);
-    unpack_columns(w, first, last, c0, c0 + cols, panel);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, t1 - t0, r1 - r0, cols, 1,
-                x + static_cast<std::int64_t>(t0) * w.cols + c0, w.cols, panel, stride, c0 ? 1 : 0, out, w.rows);
-  }
-  if (bias) add_bias(bias, t1 - t0, w.rows, r0, r1, out - r0);
-}
-
-// One panel: tokens [t0, t1) by weight rows [r0, r1).
-void multiply_panel(const float* x, const Matrix& w, const float* bias, int t0, int t1, int r0, int r1, float* y) {
-  float* out = y + static_cast<std::int64_t>(t0) * w.rows + r0;
-  for (int c0 = 0; c0 < w.cols; c0 += kPanelCols) {
-    const int cols = std::min(kPanelCols, w.cols - c0);
-    const std::int64_t start = static_cast<std::int64_t>(r0) * w.cols + c0;
-    const float* panel = static_cast<const float*>(w.data) + start;
-    int stride = w.cols;
-    if (w.type != DType::f32) {
-      float* converted = scratch(static_cast<std::size_t>(kPanelRows) * kPanelCols);
-      for (int row = 0; row < r1 - r0; ++row) {
-        const std::int64_t at = start + static_cast<std::int64_t>(row) * w.cols;
-        widen(static_cast<const std::byte*>(w.data) + at * bytes_of(w.type), w.type, cols, converted + row * cols);
-      }
-      panel = converted;
-      stride = cols;
-    }
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, t1 - t0, r1 - r0, cols, 1,
-                x + static_cast<std::int64_t>(t0) * w.cols + c0, w.cols, panel, stride, c0 ? 1 : 0, out, w.rows);
-  }
-  if (bias) add_bias(bias, t1 - t0, w.rows, r0, r1, out - r0);
-}
-
 Work multiply_panels(const float* x, int T, const Matrix& w, const float* bias, float* y) {
   const std::int64_t panels = (w.rows + kPanelRows - 1) / kPanelRows;
   const std::int64_t blocks = (T + kPanelTokens - 1) / kPanelTokens;
   return {panels * blocks, 1, [=, &w](std::int64_t begin, std::int64_t end) {
-            const index::BlasPlace place;
             for (std::int64_t task = begin; task < end; ++task) {
               const int r0 = static_cast<int>(task / blocks) * kPanelRows;
               const int t0 = static_cast<int>(task % blocks) * kPanelTokens;
               const int t1 = std::min(t0 + kPanelTokens, T);
               const int r1 = std::min(r0 + kPanelRows, w.rows);
-              if (w.type == DType::packed) {
-                multiply_packed_panel(x, w, bias, t0, t1, r0, r1, y);
-              } else {
-                multiply_panel(x, w, bias, t0, t1, r0, r1, y);
-              }
+              panel_matmul(x, w, t0, t1, r0, r1, y);
+              if (bias) add_bias(bias, t1 - t0, w.rows, r0, r1, y + static_cast<std::int64_t>(t0) * w.rows);
             }
           }};
 }

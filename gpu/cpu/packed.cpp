@@ -293,33 +293,30 @@ void multiply(const float* x, const float* sums, int tokens, const Matrix& w, in
 }
 
 template <class Codes>
-void unpack_tiles(const Matrix& w, int first, int last, int begin, int end, float* out) {
+void unpack_tile_of(const Matrix& w, int tile, int begin, int end, float* out, std::size_t stride) {
   const F32 d;
   const Codes codes(d, w.packing);
   constexpr int kGroup = Codes::form.group();
-  const std::size_t stride = static_cast<std::size_t>(last - first) * kRows;
-  for (int tile = first; tile < last; ++tile) {
-    const std::byte* const from =
-        static_cast<const std::byte*>(w.data) + static_cast<std::size_t>(tile) * w.packing.tile_bytes(w.cols);
-    for (int lane = 0; lane < kRows; lane += static_cast<int>(hn::Lanes(d))) {
-      float* to = out + (tile - first) * kRows + lane;
-      each_chunk(d, w.packing, from, lane, begin, end,
-                 [&](int, const std::byte* chunk, const Factors& factors) HWY_ATTR {
-                   const std::byte* const scales = chunk + Codes::form.code_bytes();
-                   const std::byte* const minima = scales + w.packing.scale_bytes();
-                   U32Vec low = hn::Zero(U32()), high = low;
-                   each_group<Codes::form.groups()>([&](auto group) HWY_ATTR {
-                     const auto scale = load_scales(d, w.packing, scales, group(), lane, factors.scale);
-                     auto minimum = hn::Zero(d);
-                     if (w.packing.minimum) minimum = load_scales(d, w.packing, minima, group(), lane, factors.minimum);
-                     each_column<0, kGroup>([&](auto i) HWY_ATTR {
-                       const auto value = codes.template next_value<group() * kGroup + i()>(d, chunk, lane, low, high);
-                       hn::StoreU(hn::MulAdd(scale, value, minimum), d, to);
-                       to += stride;
-                     });
+  const std::byte* const from =
+      static_cast<const std::byte*>(w.data) + static_cast<std::size_t>(tile) * w.packing.tile_bytes(w.cols);
+  for (int lane = 0; lane < kRows; lane += static_cast<int>(hn::Lanes(d))) {
+    float* to = out + lane;
+    each_chunk(d, w.packing, from, lane, begin, end,
+               [&](int, const std::byte* chunk, const Factors& factors) HWY_ATTR {
+                 const std::byte* const scales = chunk + Codes::form.code_bytes();
+                 const std::byte* const minima = scales + w.packing.scale_bytes();
+                 U32Vec low = hn::Zero(U32()), high = low;
+                 each_group<Codes::form.groups()>([&](auto group) HWY_ATTR {
+                   const auto scale = load_scales(d, w.packing, scales, group(), lane, factors.scale);
+                   auto minimum = hn::Zero(d);
+                   if (w.packing.minimum) minimum = load_scales(d, w.packing, minima, group(), lane, factors.minimum);
+                   each_column<0, kGroup>([&](auto i) HWY_ATTR {
+                     const auto value = codes.template next_value<group() * kGroup + i()>(d, chunk, lane, low, high);
+                     hn::StoreU(hn::MulAdd(scale, value, minimum), d, to);
+                     to += stride;
                    });
                  });
-    }
+               });
   }
 }
 
@@ -350,9 +347,9 @@ void packed_matmul_simd(const float* x, const float* sums, int tokens, const Mat
   });
 }
 
-void unpack_columns_simd(const Matrix& w, int first, int last, int begin, int end, float* out) {
+void unpack_tile_simd(const Matrix& w, int tile, int begin, int end, float* out, std::size_t stride) {
   with_codes(w.packing, [&](auto* codes) HWY_ATTR {
-    unpack_tiles<std::remove_pointer_t<decltype(codes)>>(w, first, last, begin, end, out);
+    unpack_tile_of<std::remove_pointer_t<decltype(codes)>>(w, tile, begin, end, out, stride);
   });
 }
 
@@ -363,7 +360,7 @@ HWY_AFTER_NAMESPACE();
 namespace hayloft::gpu {
 
 HWY_EXPORT(packed_matmul_simd);
-HWY_EXPORT(unpack_columns_simd);
+HWY_EXPORT(unpack_tile_simd);
 
 void sum_groups(const float* x, int tokens, int cols, int group, float* sums) {
   for (int t = 0; t < tokens; ++t) {
@@ -379,8 +376,8 @@ void packed_matmul(const float* x, const float* sums, int tokens, const Matrix& 
   HWY_DYNAMIC_DISPATCH(packed_matmul_simd)(x, sums, tokens, w, begin, end, y);
 }
 
-void unpack_columns(const Matrix& w, int first, int last, int begin, int end, float* out) {
-  HWY_DYNAMIC_DISPATCH(unpack_columns_simd)(w, first, last, begin, end, out);
+void unpack_tile(const Matrix& w, int tile, int begin, int end, float* out, std::size_t stride) {
+  HWY_DYNAMIC_DISPATCH(unpack_tile_simd)(w, tile, begin, end, out, stride);
 }
 
 }  // namespace hayloft::gpu

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
 
 #include "gpu/backend.h"
 
@@ -14,8 +14,8 @@ void sum_groups(const float* x, int tokens, int cols, int group, float* sums);
 // In f32, each element's columns in the same order whatever else is asked for.
 void packed_matmul(const float* x, const float* sums, int tokens, const Matrix& w, int begin, int end, float* y);
 
-// Columns [begin, end) of the tiles [first, last), multiples of 32, as f32 [end - begin][16 (last - first)]:
-// column by column, so that the tiles' rows lie side by side.
-void unpack_columns(const Matrix& w, int first, int last, int begin, int end, float* out);
+// Writes columns [begin, end), multiples of 32, of a tile's 16 rows as f32 [end - begin][stride], of which the rows are
+// the first 16.
+void unpack_tile(const Matrix& w, int tile, int begin, int end, float* out, std::size_t stride);
 
 }  // namespace hayloft::gpu

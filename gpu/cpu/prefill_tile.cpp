@@ -2,47 +2,21 @@
 
 #include <algorithm>
 #include <limits>
-#include <utility>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "gpu/cpu/prefill_tile.cpp"
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
 
+#include "gpu/cpu/panel-inl.h"
 #include "gpu/cpu/softmax-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace hayloft::gpu::HWY_NAMESPACE {
 
-// Rows of queries times the two vectors of a panel are kept in registers: 24 of 32, or 12 of 16.
-constexpr int kBlockRows = HWY_MAX_BYTES >= 64 ? 12 : 6;
 // Blocks that read a panel one after the other while it lies in the first-level cache.
 constexpr int kBlocks = 2;
 static_assert(kPaddedQueries % (kBlockRows * kBlocks) == 0);
-
-HWY_INLINE int panel_width() {
-  return 2 * static_cast<int>(hn::Lanes(F32()));
-}
-
-// c [rows][w] = a [rows][n] * b [n][w], for as many rows as there are indices; with kOnto it is added to. The indices
-// are spelled out so that the sums are registers from the first to the last.
-template <bool kOnto, std::size_t... kRow>
-HWY_NOINLINE void multiply_panel(std::index_sequence<kRow...>, const float* HWY_RESTRICT a, std::size_t a_stride,
-                                 const float* HWY_RESTRICT b, int n, float* HWY_RESTRICT c, std::size_t c_stride) {
-  const F32 d;
-  const std::size_t lanes = hn::Lanes(d);
-  F32Vec left[] = {(kOnto ? hn::LoadU(d, c + kRow * c_stride) : hn::Zero(d))...};
-  F32Vec right[] = {(kOnto ? hn::LoadU(d, c + kRow * c_stride + lanes) : hn::Zero(d))...};
-  for (int i = 0; i < n; ++i) {
-    const auto b0 = hn::Load(d, b + i * 2 * lanes), b1 = hn::Load(d, b + i * 2 * lanes + lanes);
-    ((left[kRow] = hn::MulAdd(hn::Set(d, a[kRow * a_stride + i]), b0, left[kRow]),
-      right[kRow] = hn::MulAdd(hn::Set(d, a[kRow * a_stride + i]), b1, right[kRow])),
-     ...);
-  }
-  (hn::StoreU(left[kRow], d, c + kRow * c_stride), ...);
-  (hn::StoreU(right[kRow], d, c + kRow * c_stride + lanes), ...);
-}
-using BlockRows = std::make_index_sequence<kBlockRows>;
 
 // Scores so many blocks of rows against the panels that hold keys [from, to).
 HWY_INLINE void score_rows(const KeyTile& tile, int from, int to, const float* q, int blocks, float* scores) {
@@ -50,8 +24,8 @@ HWY_INLINE void score_rows(const KeyTile& tile, int from, int to, const float* q
   const std::size_t d = static_cast<std::size_t>(tile.head_dim);
   for (int key = from / width * width; key < to; key += width) {
     for (int block = 0; block < blocks; ++block) {
-      multiply_panel<false>(BlockRows(), q + block * kBlockRows * d, d, tile.keys + key * d, tile.head_dim,
-                            scores + block * kBlockRows * kTileKeys + key, kTileKeys);
+      multiply_panel<Sum::fresh>(BlockRows(), q + block * kBlockRows * d, d, tile.keys + key * d, width, tile.head_dim,
+                                 scores + block * kBlockRows * kTileKeys + key, kTileKeys);
     }
   }
 }
@@ -137,8 +111,8 @@ void attend_tile_simd(const KeyTile& tile, int n, std::int64_t begin, std::int64
     for (int column = 0; column < dim; column += width) {
       const float* const values = tile.values + static_cast<std::size_t>(column / width * kTileKeys + from) * width;
       for (int block = 0; block < blocks; ++block) {
-        multiply_panel<true>(BlockRows(), scores + block * kBlockRows * kTileKeys + from, kTileKeys, values, to - from,
-                             queries.weighted + (row + block * kBlockRows) * stride + column, stride);
+        multiply_panel<Sum::goes_on>(BlockRows(), scores + block * kBlockRows * kTileKeys + from, kTileKeys, values,
+                                     width, to - from, queries.weighted + (row + block * kBlockRows) * stride + column, stride);
       }
     }
   }

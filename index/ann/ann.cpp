@@ -1,6 +1,5 @@
 #include "index/ann/ann.h"
 
-#include <cblas.h>
 #include <omp.h>
 
 #include <algorithm>
@@ -149,6 +148,7 @@ void Ann::build(std::span<const offload::LayerView> views, std::int64_t tokens, 
         options.factory, needed, tokens);
   }
   std::vector<std::shared_ptr<AnnHead>> heads(slots_.size());
+  prepare_blas(threads);
   threads.parallel_for(static_cast<std::int64_t>(slots_.size()), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const KeyRows rows(views[static_cast<std::size_t>(i / kv_heads_)], static_cast<int>(i % kv_heads_));
@@ -185,13 +185,13 @@ void Ann::sync_with_store(std::span<const offload::LayerView> views, const offlo
   } else if (!progress && stored - done <= 2 * block) {
     goal = std::min(stored, done + step_tokens);
   }
+  prepare_blas(threads);
   for (; done < goal; done = std::min(goal, done + keys_a_round)) {
     const std::int64_t end = std::min(goal, done + keys_a_round);
     if (progress) progress(done * layers_, goal * layers_);
     threads.parallel_for(static_cast<std::int64_t>(slots_.size()), 1, [&](std::int64_t first, std::int64_t last) {
       const BlasPlace place;
       omp_set_num_threads(1);
-      openblas_set_num_threads(1);
       for (std::int64_t i = first; i < last; ++i) {
         Slot& slot = slots_[static_cast<std::size_t>(i)];
         const KeyRows rows(views[static_cast<std::size_t>(i / kv_heads_)], static_cast<int>(i % kv_heads_));
@@ -271,6 +271,7 @@ AnnCost Ann::search(int layer, const offload::LayerView& view, const float* q, c
          view.tokens);
   }
   if (search.k == 0) return {};
+  prepare_blas(threads);
   const int group = search.query_heads / kv_heads_;
   std::vector<AnnCost> costs(static_cast<std::size_t>(search.query_heads));
   threads.parallel_for(search.query_heads, 1, [&](std::int64_t begin, std::int64_t end) {

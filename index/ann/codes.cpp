@@ -1,6 +1,5 @@
 #include "index/ann/codes.h"
 
-#include <cblas.h>
 #include <faiss/IndexFlat.h>
 #include <faiss/IndexHNSW.h>
 #include <faiss/IndexIVFFlat.h>
@@ -167,7 +166,6 @@ std::unique_ptr<AnnHead> make_ann_head(const AnnOptions& options, const KeyRows&
                                        const QueryMoments& queries) {
   const BlasPlace place;
   omp_set_num_threads(1);  // of this thread; the others are busy with heads of their own
-  openblas_set_num_threads(1);
   AnnParts parts = parse_ann_factory(options.factory, rows.dim());
   const AnnTraining training{rows, tokens, queries, options.query_aware};
   switch (parts.kind) {

@@ -1,4 +1,3 @@
-#include <cblas.h>
 #include <faiss/IndexFlat.h>
 #include <omp.h>
 
@@ -55,7 +54,7 @@ void faiss_flat_search(const offload::LayerView& view, const float* query, int q
   const int d = layout.head_dim;
   const std::int64_t block_tokens = layout.block_tokens;
   const std::int64_t blocks = (limit + block_tokens - 1) / block_tokens;
-  openblas_set_num_threads(1);
+  prepare_blas(threads);
 
   std::vector<std::vector<Hit>> hits(static_cast<std::size_t>(query_heads * blocks));  // [Hq][blocks]
   threads.parallel_for(layout.kv_heads * blocks, 1, [&](std::int64_t begin, std::int64_t end) {

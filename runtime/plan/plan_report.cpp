@@ -22,7 +22,7 @@ constexpr Term terms[] = {{"search", &PlanTime::search},   {"rows", &PlanTime::r
                           {"weights", &PlanTime::weights}, {"experts", &PlanTime::experts},
                           {"fixed", &PlanTime::fixed},     {"network", &PlanTime::network}};
 
-// Leaves out the network's without ranks, and that of experts that lie on a device.
+// Leaves out the network's where there is none, and that of experts that lie on a device.
 std::vector<Term> terms_of(const Plan& plan) {
   std::vector<Term> all(std::begin(terms), std::end(terms));
   const auto is_zero = [&](const PlannedMethod& method) { return !method.ms || method.ms->experts == 0; };

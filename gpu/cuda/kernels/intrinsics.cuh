@@ -188,20 +188,16 @@ __device__ inline int count_bits(unsigned x) {
 __device__ inline unsigned rotate_right(unsigned x, int by) {  // by the low five bits of it
   return __funnelshift_r(x, x, by);
 }
-// Returns `sum` and the products of the two 16-bit integers of `pair`, the first in the low half, with the first two
-// bytes of `bytes`, or with the last two: numbers with signs, or from 0 to 255.
-template <bool kSigned>
-__device__ inline int add_products_low(unsigned pair, unsigned bytes, int sum) {
-  if constexpr (kSigned) {
+// Returns `sum` and the products of the two 16-bit integers of `pair`, the first in the low half, with bytes kFirst and
+// kFirst + 1 of `bytes`, where kFirst is 0 or 2: numbers with signs, or from 0 to 255.
+template <int kFirst, bool kSigned>
+__device__ inline int add_products(unsigned pair, unsigned bytes, int sum) {
+  static_assert(kFirst == 0 || kFirst == 2);
+  if constexpr (kFirst == 0 && kSigned) {
     asm("dp2a.lo.s32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(pair), "r"(bytes));
-  } else {
+  } else if constexpr (kFirst == 0) {
     asm("dp2a.lo.s32.u32 %0, %1, %2, %0;" : "+r"(sum) : "r"(pair), "r"(bytes));
-  }
-  return sum;
-}
-template <bool kSigned>
-__device__ inline int add_products_high(unsigned pair, unsigned bytes, int sum) {
-  if constexpr (kSigned) {
+  } else if constexpr (kSigned) {
     asm("dp2a.hi.s32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(pair), "r"(bytes));
   } else {
     asm("dp2a.hi.s32.u32 %0, %1, %2, %0;" : "+r"(sum) : "r"(pair), "r"(bytes));

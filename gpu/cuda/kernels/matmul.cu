@@ -229,7 +229,8 @@ void CudaBackend::matmul(const float* x, int T, const Matrix& w, const float* bi
   if (bias) finish({x, T, &w, y, bias}, nullptr, stream);
 }
 
-// Those of a few tokens go together; of the others neighbours that have their inputs in common convert these once.
+// Products of a few tokens with packed weights go together; neighbours among the others that have their inputs in
+// common convert these once.
 void CudaBackend::multiply_each(std::span<const MatrixProduct> products, Stream queue) {
   const cudaStream_t stream = native(queue);
   std::vector<MatrixProduct> packed;

@@ -4,6 +4,7 @@
 
 #include "gpu/cuda/kernels/launch.h"
 #include "gpu/cuda/kernels/packed.h"
+#include "gpu/cuda/kernels/packed_form.h"
 
 namespace hayloft::gpu::cuda {
 namespace {

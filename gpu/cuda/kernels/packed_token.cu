@@ -5,6 +5,7 @@
 #include "gpu/cuda/kernels/launch.h"
 #include "gpu/cuda/kernels/packed.cuh"
 #include "gpu/cuda/kernels/packed.h"
+#include "gpu/cuda/kernels/packed_form.h"
 
 // Products of packed weights with a few tokens. Inputs become whole numbers, 32 neighbours of which share a power of
 // two, so that the largest of them has fifteen bits and a sign: an input is off by 2^-15 of that largest one at most.
@@ -66,7 +67,7 @@ struct WholeInputs {
       unsigned largest = 0;  // of magnitudes, by their bits, which have NaN above infinity
       for (int j = 0; j < 4; ++j) largest = max(largest, bits_of(v[j]) & 0x7fffffffu);
       for (int mask = 1; mask < kQuads; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
-      // Where it is below 2^-112 all are zeros. Where it is not finite neither is the scale, nor what comes of it.
+      // All are zeros where it is below 2^-112. The scale is not finite where it is not, nor is what comes of it.
       const unsigned exponent = largest >> 23;
       const bool tiny = exponent <= kHighestBit;
       const float power = tiny ? 0 : float_of((254 + kHighestBit - exponent) << 23);
@@ -109,10 +110,10 @@ struct ChunkOfRow {
       const uint4 x = load16(inputs.quads + at * kQuads + 2 * pair);
       const int g = pair / (kQuads / 2 / Form::groups);
       const unsigned first = words.quad(2 * pair, w), second = words.quad(2 * pair + 1, w);
-      sums[g] = add_products_low<Form::by_table>(x.x, first, sums[g]);
-      sums[g] = add_products_high<Form::by_table>(x.y, first, sums[g]);
-      sums[g] = add_products_low<Form::by_table>(x.z, second, sums[g]);
-      sums[g] = add_products_high<Form::by_table>(x.w, second, sums[g]);
+      sums[g] = add_products<0, Form::by_table>(x.x, first, sums[g]);
+      sums[g] = add_products<2, Form::by_table>(x.y, first, sums[g]);
+      sums[g] = add_products<0, Form::by_table>(x.z, second, sums[g]);
+      sums[g] = add_products<2, Form::by_table>(x.w, second, sums[g]);
     }
     float total = 0;
     for (int g = 0; g < Form::groups; ++g) {

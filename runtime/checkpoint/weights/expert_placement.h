@@ -4,7 +4,7 @@
 
 #include "runtime/checkpoint/weights/weights.h"
 
-// Where the experts that routers choose from lie beside a device, and what of its memory that takes.
+// Places the experts that routers choose from beside a device, and counts what of its memory that takes.
 namespace hayloft::runtime {
 
 // Says where the experts of mixtures lie and are multiplied beside a device that has memory of its own: in that; in the

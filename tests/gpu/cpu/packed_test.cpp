@@ -36,7 +36,7 @@ TEST_P(Packed, ColumnsAndRowsUnpackToTheWeights) {
     }
     for (const int begin : {0, 32, 224, 256}) {
       std::vector<float> columns(static_cast<std::size_t>(cols - begin) * 32);
-      gpu::unpack_columns(w.matrix, 1, 3, begin, cols, columns.data());
+      for (const int tile : {1, 2}) gpu::unpack_tile(w.matrix, tile, begin, cols, columns.data() + 16 * (tile - 1), 32);
       for (int r = 16; r < 37; ++r) {
         for (int c = begin; c < cols; ++c) {
           ASSERT_EQ(columns[static_cast<std::size_t>((c - begin) * 32 + r - 16)],

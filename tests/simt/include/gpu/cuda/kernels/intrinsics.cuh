@@ -183,21 +183,15 @@ inline int count_bits(unsigned x) {
 inline unsigned rotate_right(unsigned x, int by) {
   return std::rotr(x, by % 32);
 }
-inline int product_sum(unsigned pair, int first, int second, int sum) {
-  return sum + static_cast<std::int16_t>(pair & 0xffffu) * first + static_cast<std::int16_t>(pair >> 16) * second;
-}
 template <bool kSigned>
 int byte_of(unsigned bytes, int place) {
   const auto byte = static_cast<std::uint8_t>(bytes >> (8 * place) & 0xffu);
   return kSigned ? static_cast<std::int8_t>(byte) : byte;
 }
-template <bool kSigned>
-int add_products_low(unsigned pair, unsigned bytes, int sum) {
-  return product_sum(pair, byte_of<kSigned>(bytes, 0), byte_of<kSigned>(bytes, 1), sum);
-}
-template <bool kSigned>
-int add_products_high(unsigned pair, unsigned bytes, int sum) {
-  return product_sum(pair, byte_of<kSigned>(bytes, 2), byte_of<kSigned>(bytes, 3), sum);
+template <int kFirst, bool kSigned>
+int add_products(unsigned pair, unsigned bytes, int sum) {
+  return sum + static_cast<std::int16_t>(pair & 0xffffu) * byte_of<kSigned>(bytes, kFirst) +
+         static_cast<std::int16_t>(pair >> 16) * byte_of<kSigned>(bytes, kFirst + 1);
 }
 inline unsigned pick_bytes(unsigned low, unsigned high, unsigned which) {
   const std::uint64_t bytes = std::uint64_t{high} << 32 | low;
