@@ -76,6 +76,8 @@ function(hayloft_compile_together target)
     file(STRINGS ${path} boost REGEX "boost/(asio|beast)" LIMIT_COUNT 1)
     if(boost)
       set(folder boost)
+    elseif(path MATCHES "/gpu/cuda/")  # tests/simt has others in their place
+      set(folder cuda)
     elseif(NOT folder MATCHES "^tests")
       set(folder unit)
     endif()

@@ -38,7 +38,12 @@ Buffer CpuBackend::allocate(std::uint64_t bytes, Stream stream) {
   const std::uint64_t alignment = bytes >= 2 * kHugePage ? kHugePage : kAlignment;
   const std::uint64_t rounded = std::max<std::uint64_t>(bytes + alignment - 1, alignment) / alignment * alignment;
   void* data = rounded < bytes ? nullptr : std::aligned_alloc(alignment, rounded);
-  if (!data) fail("cannot allocate {} bytes of memory for the model; use a smaller model or context", bytes);
+  if (!data) {
+    fail(
+        "cannot allocate {} bytes of memory for the model; use a smaller model or context, or raise the process' limit "
+        "(ulimit -v, ulimit -d)",
+        bytes);
+  }
   if (alignment == kHugePage) madvise(data, rounded, MADV_HUGEPAGE);  // a wish: nothing is lost if refused
   return Buffer(this, data, bytes, stream);
 }

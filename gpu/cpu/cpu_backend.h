@@ -37,8 +37,7 @@ class CpuBackend : public Backend {
   int tokens_verified_at_once(int widest) const override;
   bool multiplies_packed() const override { return true; }
   Products products() const override { return products_; }
-  // Few tokens stream the weights once in their own dtype; many convert panels of them to f32 for BLAS, which runs on
-  // one thread inside each of ours.
+  // Few tokens stream the weights once in their own dtype; many pass panels of them that are laid down in f32.
   void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream) override;
   // The pieces of all of them, by the threads together.
   void multiply_each(std::span<const MatrixProduct> products, Stream) override;

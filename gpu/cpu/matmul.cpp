@@ -76,7 +76,9 @@ bool streams(int T, int cols) {
          (T <= kStreamedTokens && static_cast<std::int64_t>(T) * cols <= kStreamedInputs);
 }
 
-constexpr int kPanelTokens = 512;  // for which a panel of weights is laid down once
+// Tokens for which panels of weights are laid down once: as many as leave work for all threads, within these.
+constexpr int kFewestPanelTokens = 96;
+constexpr int kMostPanelTokens = 512;
 
 void add_bias(const float* bias, int T, int rows, int begin, int end, float* y) {
   for (int t = 0; t < T; ++t) add_to(y + static_cast<std::int64_t>(t) * rows + begin, bias + begin, end - begin);
@@ -139,15 +141,20 @@ Work multiply_int8(const float* x, int T, const Matrix& w, const float* bias, fl
           }};
 }
 
-Work multiply_panels(const float* x, int T, const Matrix& w, const float* bias, float* y) {
-  const std::int64_t panels = (w.rows + kPanelRows - 1) / kPanelRows;
-  const std::int64_t blocks = (T + kPanelTokens - 1) / kPanelTokens;
+Work multiply_panels(const float* x, int T, const Matrix& w, const float* bias, float* y, int threads) {
+  constexpr std::int64_t kPiecesPerThread = 2;
+  const auto cut = [](std::int64_t n, std::int64_t by) { return (n + by - 1) / by; };
+  const std::int64_t panels = cut(w.rows, kPanelRows);
+  const std::int64_t blocks = std::clamp(cut(kPiecesPerThread * threads, panels), cut(T, kMostPanelTokens),
+                                         cut(T, kFewestPanelTokens));
+  const std::int64_t tokens = cut(cut(T, blocks), kPanelTokens) * kPanelTokens;
   return {panels * blocks, 1, [=, &w](std::int64_t begin, std::int64_t end) {
             for (std::int64_t task = begin; task < end; ++task) {
               const int r0 = static_cast<int>(task / blocks) * kPanelRows;
-              const int t0 = static_cast<int>(task % blocks) * kPanelTokens;
-              const int t1 = std::min(t0 + kPanelTokens, T);
               const int r1 = std::min(r0 + kPanelRows, w.rows);
+              const int t0 = static_cast<int>(std::min<std::int64_t>(task % blocks * tokens, T));
+              const int t1 = static_cast<int>(std::min<std::int64_t>(t0 + tokens, T));
+              if (t0 == t1) continue;
               panel_matmul(x, w, t0, t1, r0, r1, y);
               if (bias) add_bias(bias, t1 - t0, w.rows, r0, r1, y + static_cast<std::int64_t>(t0) * w.rows);
             }
@@ -155,10 +162,10 @@ Work multiply_panels(const float* x, int T, const Matrix& w, const float* bias, 
 }
 
 // The way for so many tokens.
-Work work_of(const float* x, int T, const Matrix& w, const float* bias, float* y, Products products) {
+Work work_of(const float* x, int T, const Matrix& w, const float* bias, float* y, Products products, int threads) {
   const bool packed = w.type == DType::packed;
   if (packed && products == Products::int8) return multiply_int8(x, T, w, bias, y);
-  if (!streams(T, w.cols)) return multiply_panels(x, T, w, bias, y);
+  if (!streams(T, w.cols)) return multiply_panels(x, T, w, bias, y, threads);
   return packed ? stream_packed(x, T, w, bias, y) : stream_matmul(x, T, w, bias, y);
 }
 
@@ -171,7 +178,7 @@ int CpuBackend::tokens_verified_at_once(int widest) const {
 
 void CpuBackend::matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream) {
   if (T <= 0 || w.rows <= 0) return;
-  const Work work = work_of(x, T, w, bias, y, products_);
+  const Work work = work_of(x, T, w, bias, y, products_, threads_.count());
   threads_.parallel_for(work.units, work.grain, work.run);
 }
 
@@ -181,7 +188,7 @@ void CpuBackend::multiply_each(std::span<const MatrixProduct> products, Stream) 
   std::int64_t pieces = 0;
   for (const MatrixProduct& each : products) {
     if (each.T <= 0 || each.w->rows <= 0) continue;
-    works.push_back(work_of(each.x, each.T, *each.w, each.bias, each.y, products_));
+    works.push_back(work_of(each.x, each.T, *each.w, each.bias, each.y, products_, threads_.count()));
     first.push_back(pieces);
     pieces += works.back().pieces();
   }

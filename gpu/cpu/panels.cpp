@@ -20,8 +20,9 @@ HWY_BEFORE_NAMESPACE();
 namespace hayloft::gpu::HWY_NAMESPACE {
 
 // Columns that are summed in registers: what a few rows of tokens and a panel have of them fits the first-level cache.
-constexpr int kDepth = 256;
+constexpr int kDepth = 512;
 constexpr int kFewRows = kBlockRows / 3;  // of the last tokens, which do not fill a block
+static_assert(kPanelTokens % kBlockRows == 0);
 // Rows of weights that lie side by side in a panel, and floats from column to column: a tile of packed weights at
 // least.
 HWY_INLINE int panel_stride() {

@@ -56,18 +56,13 @@ std::uint64_t saved_bytes(const PlanRequest& request, const offload::BlockLayout
 
 // Measured on Linux x86-64 with Debian 12's libraries, by the peak of the resident memory of runs that vary one thing
 // at a time; tests/runtime/plan/plan_memory_slow_test.cpp holds the sum to 5%.
-constexpr std::uint64_t library_bytes = std::uint64_t{12} << 20;  // code and data of the program and its libraries
+constexpr std::uint64_t library_bytes = std::uint64_t{15} << 20;  // code and data of the program and its libraries
 constexpr std::uint64_t thread_bytes = std::uint64_t{700} << 10;  // scratch and the touched part of a stack
-constexpr std::uint64_t product_bytes_per_token = std::uint64_t{4}
-                                                  << 10;  // what OpenBLAS packs of a chunk's activations
-constexpr int most_packed_tokens = 1536;
 constexpr std::uint64_t tokenizer_growth = 9;       // tables over the JSON they come from: 8.7 for Qwen2's 6 MB
 constexpr std::uint64_t text_bytes_per_token = 14;  // English at 3.7 bytes a token, its pieces, and ids of 4 bytes
 
-std::uint64_t program_bytes(int threads, int chunk, std::uint64_t tokenizer_file_bytes) {
-  return library_bytes + static_cast<std::uint64_t>(threads) * thread_bytes +
-         static_cast<std::uint64_t>(std::min(chunk, most_packed_tokens)) * product_bytes_per_token +
-         tokenizer_file_bytes * tokenizer_growth;
+std::uint64_t program_bytes(int threads, std::uint64_t tokenizer_file_bytes) {
+  return library_bytes + static_cast<std::uint64_t>(threads) * thread_bytes + tokenizer_file_bytes * tokenizer_growth;
 }
 
 // Device memory of the scores that a rest by scores keeps of every position from the selection on, with the keys of
@@ -136,7 +131,7 @@ PlanMemory plan_memory(const PlanRequest& request) {
                                                           options.shard.ranks);
     }
   }
-  memory.program = program_bytes(request.threads, chunk, request.tokenizer_file_bytes);
+  memory.program = program_bytes(request.threads, request.tokenizer_file_bytes);
   memory.text = static_cast<std::uint64_t>(request.tokens) * text_bytes_per_token;
   memory.saved = saved_bytes(request, layout, store);
   return memory;

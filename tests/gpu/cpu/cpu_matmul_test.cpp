@@ -10,6 +10,7 @@
 #include "tests/gpu/cpu/ops_fixture.h"
 #include "tests/support/cpu_cache.h"
 #include "tests/support/each_target.h"
+#include "tests/support/random_packed.h"
 
 // Products with matrices of every type, and rows taken from them.
 namespace hayloft {
@@ -115,6 +116,25 @@ TEST_F(CpuMatmul, MatmulIsTheSameBitForBitOnOneThreadAndOnMany) {
     single->matmul(x.data(), T, w.matrix, nullptr, a.data(), {});
     several->matmul(x.data(), T, w.matrix, nullptr, b.data(), {});
     EXPECT_EQ(a, b);
+  }
+}
+
+// Where a prompt is cut, and among how many threads its tokens are divided, changes no bit of theirs.
+TEST_F(CpuMatmul, ATokenOfAPromptHasTheSameBitsWhicheverComeWithIt) {
+  const offload::Threads many(16);
+  const auto several = gpu::make_cpu_backend(many);
+  const test::RandomPacked packed({.bits = 4, .minimum = true}, 150, 1056, 9);
+  const TypedMatrix f16(gpu::DType::f16, 131, 1030, 4), f32(gpu::DType::f32, 131, 1030, 5);
+  for (const gpu::Matrix* const w : {&packed.matrix, &f16.matrix, &f32.matrix}) {
+    constexpr int tokens = 701, first = 300, part = 101;
+    const auto rows = static_cast<std::size_t>(w->rows);
+    const auto x = normal(static_cast<std::size_t>(tokens) * static_cast<std::size_t>(w->cols), 5);
+    std::vector<float> whole(tokens * rows), shared(whole.size()), some(part * rows);
+    backend->matmul(x.data(), tokens, *w, nullptr, whole.data(), {});
+    several->matmul(x.data(), tokens, *w, nullptr, shared.data(), {});
+    backend->matmul(x.data() + static_cast<std::ptrdiff_t>(first) * w->cols, part, *w, nullptr, some.data(), {});
+    EXPECT_EQ(whole, shared);
+    EXPECT_EQ(std::memcmp(&whole[first * rows], some.data(), some.size() * sizeof(float)), 0);
   }
 }
 

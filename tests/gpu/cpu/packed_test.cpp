@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <vector>
 
+#include "gpu/cpu/panels.h"
 #include "gpu/table_row.h"
 #include "tests/support/cpu_cache.h"
 #include "tests/support/each_target.h"
@@ -48,11 +51,29 @@ TEST_P(Packed, ColumnsAndRowsUnpackToTheWeights) {
   }
 }
 
-// A sum of n products in f32 is off by at most n eps times the sum of their magnitudes; that of a group is multiplied
-// by its scale afterwards, and scale and minimum apart make up a weight, so magnitudes are those of the parts.
+// Expects y [tokens][rows] to be the products of x. A sum of n products in f32 is off by at most n eps times the sum of
+// their magnitudes; that of a group is multiplied by its scale afterwards, and scale and minimum apart make up a
+// weight, so magnitudes are those of the parts.
+void expect_products(const RandomPacked& w, const std::vector<float>& x, int tokens, const std::vector<float>& y) {
+  const int rows = w.matrix.rows, cols = w.matrix.cols;
+  for (int t = 0; t < tokens; ++t) {
+    for (int r = 0; r < rows; ++r) {
+      double exact = 0, magnitude = 0;
+      for (int c = 0; c < cols; ++c) {
+        const double value = x[static_cast<std::size_t>(t * cols + c)];
+        exact += w.weights[static_cast<std::size_t>(r * cols + c)] * value;
+        magnitude += w.magnitudes[static_cast<std::size_t>(r * cols + c)] * std::abs(value);
+      }
+      ASSERT_NEAR(y[static_cast<std::size_t>(t * rows + r)], exact, cols * 0x1p-24 * magnitude)
+          << "tokens " << tokens << " token " << t << " row " << r;
+    }
+  }
+}
+
 TEST_P(Packed, ProductsAreThoseOfTheWeights) {
   std::uint32_t seed = 1;
   for (const auto& [name, packing] : all_packings()) {
+    SCOPED_TRACE(name);
     for (const int tokens : {1, 2, 3, 4, 7, 9}) {
       const int rows = 37, cols = packing.products ? 512 : 160;
       const RandomPacked w(packing, rows, cols, seed);
@@ -61,18 +82,25 @@ TEST_P(Packed, ProductsAreThoseOfTheWeights) {
       gpu::sum_groups(x.data(), tokens, cols, packing.group(), sums.data());
       std::vector<float> y(static_cast<std::size_t>(tokens * rows), NAN);
       gpu::packed_matmul(x.data(), sums.data(), tokens, w.matrix, 0, 3, y.data());
-      for (int t = 0; t < tokens; ++t) {
-        for (int r = 0; r < rows; ++r) {
-          double exact = 0, magnitude = 0;
-          for (int c = 0; c < cols; ++c) {
-            const double value = x[static_cast<std::size_t>(t * cols + c)];
-            exact += w.weights[static_cast<std::size_t>(r * cols + c)] * value;
-            magnitude += w.magnitudes[static_cast<std::size_t>(r * cols + c)] * std::abs(value);
-          }
-          ASSERT_NEAR(y[static_cast<std::size_t>(t * rows + r)], exact, cols * 0x1p-24 * magnitude)
-              << name << " tokens " << tokens << " row " << r;
-        }
+      expect_products(w, x, tokens, y);
+    }
+  }
+}
+
+// Rows of 37 and 149 leave a panel of every width partly empty, and 768 columns are summed in two parts.
+TEST_P(Packed, ProductsByPanelsAreThoseOfTheWeights) {
+  std::uint32_t seed = 1;
+  for (const auto& [name, packing] : all_packings()) {
+    SCOPED_TRACE(name);
+    for (const int rows : {37, 149}) {
+      const int tokens = 29, cols = 768;
+      const RandomPacked w(packing, rows, cols, seed);
+      const std::vector<float> x = normal(static_cast<std::size_t>(tokens * cols), seed++);
+      std::vector<float> y(static_cast<std::size_t>(tokens * rows), NAN);
+      for (int row = 0; row < rows; row += gpu::kPanelRows) {
+        gpu::panel_matmul(x.data(), w.matrix, 0, tokens, row, std::min(row + gpu::kPanelRows, rows), y.data());
       }
+      expect_products(w, x, tokens, y);
     }
   }
 }
