@@ -67,8 +67,8 @@ namespace {
 
 HWY_EXPORT(stream_matmul_simd);
 
-// Reading the weights as they are beats laying them down in panels while the tokens' inputs stay in the second-level cache,
-// and always when they are very few.
+// Reading the weights as they are beats laying them down in panels while the tokens' inputs stay in the second-level
+// cache, and always when they are very few.
 constexpr int kStreamedTokens = 64;
 constexpr int kStreamedInputs = 256 << 10;
 bool streams(int T, int cols) {
@@ -145,8 +145,8 @@ Work multiply_panels(const float* x, int T, const Matrix& w, const float* bias, 
   constexpr std::int64_t kPiecesPerThread = 2;
   const auto cut = [](std::int64_t n, std::int64_t by) { return (n + by - 1) / by; };
   const std::int64_t panels = cut(w.rows, kPanelRows);
-  const std::int64_t blocks = std::clamp(cut(kPiecesPerThread * threads, panels), cut(T, kMostPanelTokens),
-                                         cut(T, kFewestPanelTokens));
+  const std::int64_t blocks =
+      std::clamp(cut(kPiecesPerThread * threads, panels), cut(T, kMostPanelTokens), cut(T, kFewestPanelTokens));
   const std::int64_t tokens = cut(cut(T, blocks), kPanelTokens) * kPanelTokens;
   return {panels * blocks, 1, [=, &w](std::int64_t begin, std::int64_t end) {
             for (std::int64_t task = begin; task < end; ++task) {

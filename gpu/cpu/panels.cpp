@@ -19,17 +19,19 @@
 HWY_BEFORE_NAMESPACE();
 namespace hayloft::gpu::HWY_NAMESPACE {
 
-// Columns that are summed in registers: what a few rows of tokens and a panel have of them fits the first-level cache.
+// Says how many columns are summed in registers: 128 rows of them fit the second-level cache, a block of tokens the
+// first.
 constexpr int kDepth = 512;
 constexpr int kFewRows = kBlockRows / 3;  // of the last tokens, which do not fill a block
 static_assert(kPanelTokens % kBlockRows == 0);
-// Rows of weights that lie side by side in a panel, and floats from column to column: a tile of packed weights at
-// least.
+
+// Returns how many rows of weights lie side by side in a panel: a tile of packed weights at least, which may be two
+// panels for multiply_panel().
 HWY_INLINE int panel_stride() {
   return std::max(panel_width(), packed_tile_rows);
 }
 
-// to [n][stride]: four rows f32 [n] side by side.
+// Writes four rows f32 [n] to [n][stride], side by side.
 HWY_INLINE void turn_four(const float* const (&rows)[4], int n, float* to, std::size_t stride) {
   int i = 0;
 #if HWY_TARGET != HWY_SCALAR
@@ -51,7 +53,8 @@ HWY_INLINE void turn_four(const float* const (&rows)[4], int n, float* to, std::
     for (int row = 0; row < 4; ++row) to[row] = rows[row][i];
 }
 
-// Lays rows [first, last) of weights that are no codes down in a panel, columns [c0, c0 + n). `wide`: room for four rows.
+// Lays rows [first, last) of weights that are no codes down in a panel, columns [c0, c0 + n). `wide`: room for four
+// rows.
 HWY_INLINE void lay_rows(const Matrix& w, int first, int last, int c0, int n, float* panel, float* wide) {
   const std::size_t stride = static_cast<std::size_t>(panel_stride());
   for (int row = first; row < last; row += 4) {
@@ -76,8 +79,8 @@ HWY_INLINE void lay_panels(const Matrix& w, int r0, int r1, int c0, int n, float
   for (int row = r0; row < r1; row += stride, panels += static_cast<std::size_t>(n) * stride) {
     const int last = std::min(row + stride, r1);
     const bool packed = w.type == DType::packed;
-    const int filled = packed ? (last - row + packed_tile_rows - 1) / packed_tile_rows * packed_tile_rows
-                              : (last - row + 3) / 4 * 4;
+    const int filled =
+        packed ? (last - row + packed_tile_rows - 1) / packed_tile_rows * packed_tile_rows : (last - row + 3) / 4 * 4;
     if (filled < stride) {
       for (int i = 0; i < n; ++i) std::fill(panels + i * stride + filled, panels + (i + 1) * stride, 0.0f);
     }
@@ -106,7 +109,8 @@ HWY_INLINE void multiply_block(const float* inputs, const float* panel, int n, i
   multiply_panel<Sum::fresh>(all, inputs, kDepth, panel, stride, n, part, width);
   for (int row = 0; row < std::min<int>(rows, kRows); ++row) {
     float* const to = y + row * y_stride;
-    for (int i = 0; i < std::min(columns, panel_width()); ++i) to[i] = part[row * width + i] + (first ? 0 : to[i]);
+    for (int i = 0; i < std::min(columns, panel_width()); ++i)
+      to[i] = first ? part[row * width + i] : to[i] + part[row * width + i];
   }
 }
 
@@ -122,10 +126,12 @@ void panel_matmul_simd(const float* x, const Matrix& w, int t0, int t1, int r0, 
     for (int t = t0; t < t1; t += kBlockRows) {
       // Rows as far apart as they are in x can meet in the same few places of the first-level cache.
       const int here = std::min(kBlockRows, t1 - t);
-      for (int i = 0; i < here; ++i) std::copy_n(x + static_cast<std::size_t>(t + i) * cols + c0, n, inputs + i * kDepth);
+      for (int i = 0; i < here; ++i)
+        std::copy_n(x + static_cast<std::size_t>(t + i) * cols + c0, n, inputs + i * kDepth);
       if (here < kBlockRows) std::fill_n(inputs + here * kDepth, (kBlockRows - here) * kDepth, 0.0f);
       for (int row = r0; row < r1; row += width) {
-        const float* const panel = panels + static_cast<std::size_t>((row - r0) / stride) * n * stride + (row - r0) % stride;
+        const float* const panel =
+            panels + static_cast<std::size_t>((row - r0) / stride) * n * stride + (row - r0) % stride;
         float* const to = y + static_cast<std::size_t>(t) * rows + row;
         if (here == kBlockRows) {
           multiply_block<kBlockRows>(inputs, panel, n, here, r1 - row, c0 == 0, to, rows);

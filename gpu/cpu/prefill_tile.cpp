@@ -112,7 +112,8 @@ void attend_tile_simd(const KeyTile& tile, int n, std::int64_t begin, std::int64
       const float* const values = tile.values + static_cast<std::size_t>(column / width * kTileKeys + from) * width;
       for (int block = 0; block < blocks; ++block) {
         multiply_panel<Sum::goes_on>(BlockRows(), scores + block * kBlockRows * kTileKeys + from, kTileKeys, values,
-                                     width, to - from, queries.weighted + (row + block * kBlockRows) * stride + column, stride);
+                                     width, to - from, queries.weighted + (row + block * kBlockRows) * stride + column,
+                                     stride);
       }
     }
   }
