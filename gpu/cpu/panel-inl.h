@@ -6,7 +6,9 @@
 #define HAYLOFT_GPU_CPU_PANEL_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 
 #include "gpu/cpu/simd-inl.h"
@@ -49,6 +51,46 @@ HWY_NOINLINE void multiply_panel(std::index_sequence<kRow...>, const float* HWY_
   }
   (hn::StoreU(left[kRow], d, c + kRow * c_stride), ...);
   (hn::StoreU(right[kRow], d, c + kRow * c_stride + lanes), ...);
+}
+
+// Writes four rows f32 [n] to [n][stride], side by side.
+HWY_INLINE void turn_four(const float* const (&rows)[4], int n, float* to, std::size_t stride) {
+  int i = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const hn::CappedTag<float, 4> d;
+  const hn::Repartition<std::uint64_t, decltype(d)> d64;
+  const auto pairs = [&](auto a, auto b, float* first, float* second) HWY_ATTR {
+    const auto x = hn::BitCast(d64, a), y = hn::BitCast(d64, b);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, x, y)), d, first);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, x, y)), d, second);
+  };
+  for (; i + 4 <= n; i += 4, to += 4 * stride) {
+    const auto r0 = hn::LoadU(d, rows[0] + i), r1 = hn::LoadU(d, rows[1] + i);
+    const auto r2 = hn::LoadU(d, rows[2] + i), r3 = hn::LoadU(d, rows[3] + i);
+    pairs(hn::InterleaveLower(d, r0, r1), hn::InterleaveLower(d, r2, r3), to, to + stride);
+    pairs(hn::InterleaveUpper(d, r0, r1), hn::InterleaveUpper(d, r2, r3), to + 2 * stride, to + 3 * stride);
+  }
+#endif
+  for (; i < n; ++i, to += stride)
+    for (int row = 0; row < 4; ++row) to[row] = rows[row][i];
+}
+
+// Writes zeros to the columns [from, stride) of a panel [n][stride].
+HWY_INLINE void fill_up(float* panel, int n, int from, std::size_t stride) {
+  if (static_cast<std::size_t>(from) >= stride) return;
+  for (int i = 0; i < n; ++i) std::fill(panel + i * stride + from, panel + (i + 1) * stride, 0.0f);
+}
+
+// Lays `count` rows f32 [n] down in a panel [n][stride], with zeros behind them. row(i) returns one; it stays where it
+// is until three others have been asked for.
+template <class Row>
+HWY_INLINE void lay_down(int count, int n, const Row& row, float* panel, std::size_t stride) {
+  for (int i = 0; i < count; i += 4) {
+    const float* four[4];
+    for (int j = 0; j < 4; ++j) four[j] = row(std::min(i + j, count - 1));
+    turn_four(four, n, panel + i, stride);
+  }
+  fill_up(panel, n, count, stride);
 }
 
 }  // namespace hayloft::gpu::HWY_NAMESPACE

@@ -31,66 +31,28 @@ HWY_INLINE int panel_stride() {
   return std::max(panel_width(), packed_tile_rows);
 }
 
-// Writes four rows f32 [n] to [n][stride], side by side.
-HWY_INLINE void turn_four(const float* const (&rows)[4], int n, float* to, std::size_t stride) {
-  int i = 0;
-#if HWY_TARGET != HWY_SCALAR
-  const hn::CappedTag<float, 4> d;
-  const hn::Repartition<std::uint64_t, decltype(d)> d64;
-  const auto pairs = [&](auto a, auto b, float* first, float* second) HWY_ATTR {
-    const auto x = hn::BitCast(d64, a), y = hn::BitCast(d64, b);
-    hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, x, y)), d, first);
-    hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, x, y)), d, second);
-  };
-  for (; i + 4 <= n; i += 4, to += 4 * stride) {
-    const auto r0 = hn::LoadU(d, rows[0] + i), r1 = hn::LoadU(d, rows[1] + i);
-    const auto r2 = hn::LoadU(d, rows[2] + i), r3 = hn::LoadU(d, rows[3] + i);
-    pairs(hn::InterleaveLower(d, r0, r1), hn::InterleaveLower(d, r2, r3), to, to + stride);
-    pairs(hn::InterleaveUpper(d, r0, r1), hn::InterleaveUpper(d, r2, r3), to + 2 * stride, to + 3 * stride);
-  }
-#endif
-  for (; i < n; ++i, to += stride)
-    for (int row = 0; row < 4; ++row) to[row] = rows[row][i];
-}
-
-// Lays rows [first, last) of weights that are no codes down in a panel, columns [c0, c0 + n). `wide`: room for four
-// rows.
-HWY_INLINE void lay_rows(const Matrix& w, int first, int last, int c0, int n, float* panel, float* wide) {
-  const std::size_t stride = static_cast<std::size_t>(panel_stride());
-  for (int row = first; row < last; row += 4) {
-    const float* four[4];
-    for (int i = 0; i < 4; ++i) {
-      const std::int64_t at = static_cast<std::int64_t>(std::min(row + i, last - 1)) * w.cols + c0;
-      const auto* const from = static_cast<const std::byte*>(w.data) + at * bytes_of(w.type);
-      if (w.type == DType::f32) {
-        four[i] = reinterpret_cast<const float*>(from);
-      } else {
-        widen(from, w.type, n, wide + i * kDepth);
-        four[i] = wide + i * kDepth;
-      }
-    }
-    turn_four(four, n, panel + row - first, stride);
-  }
-}
-
-// Lays the rows [r0, r1) down in panels [][n][stride]; what fills the last one are zeros or a row again.
+// Lays the rows [r0, r1) down in panels [][n][stride] of the columns [c0, c0 + n). `wide` has room for four rows.
 HWY_INLINE void lay_panels(const Matrix& w, int r0, int r1, int c0, int n, float* panels, float* wide) {
   const int stride = panel_stride();
-  for (int row = r0; row < r1; row += stride, panels += static_cast<std::size_t>(n) * stride) {
-    const int last = std::min(row + stride, r1);
-    const bool packed = w.type == DType::packed;
-    const int filled =
-        packed ? (last - row + packed_tile_rows - 1) / packed_tile_rows * packed_tile_rows : (last - row + 3) / 4 * 4;
-    if (filled < stride) {
-      for (int i = 0; i < n; ++i) std::fill(panels + i * stride + filled, panels + (i + 1) * stride, 0.0f);
-    }
-    if (!packed) {
-      lay_rows(w, row, last, c0, n, panels, wide);
+  const auto floats = static_cast<std::size_t>(stride);
+  for (int first = r0; first < r1; first += stride, panels += static_cast<std::size_t>(n) * floats) {
+    const int count = std::min(stride, r1 - first);
+    if (w.type == DType::packed) {
+      int done = 0;
+      for (; done < count; done += packed_tile_rows) {
+        unpack_tile(w, (first + done) / packed_tile_rows, c0, c0 + n, panels + done, floats);
+      }
+      fill_up(panels, n, done, floats);
       continue;
     }
-    for (int at = 0; at < filled; at += packed_tile_rows) {
-      unpack_tile(w, (row + at) / packed_tile_rows, c0, c0 + n, panels + at, static_cast<std::size_t>(stride));
-    }
+    const auto row = [&](int i) HWY_ATTR -> const float* {
+      const std::int64_t at = static_cast<std::int64_t>(first + i) * w.cols + c0;
+      if (w.type == DType::f32) return static_cast<const float*>(w.data) + at;
+      float* const to = wide + i % 4 * kDepth;
+      widen(static_cast<const std::byte*>(w.data) + at * bytes_of(w.type), w.type, n, to);
+      return to;
+    };
+    lay_down(count, n, row, panels, floats);
   }
 }
 

@@ -30,15 +30,6 @@ HWY_INLINE void score_rows(const KeyTile& tile, int from, int to, const float* q
   }
 }
 
-// out [columns][rows] of in [rows][columns], `width` rows of which those from `rows` on are zero.
-HWY_INLINE void turn(const float* in, int rows, int columns, int width, float* out) {
-  for (int column = 0; column < columns; ++column) {
-    float* const to = out + column * width;
-    for (int row = 0; row < rows; ++row) to[row] = in[row * columns + column];
-    for (int row = rows; row < width; ++row) to[row] = 0;
-  }
-}
-
 void pack_keys_simd(const f16* const* rows, int count, int at, const KeyTile& tile) {
   const F32 d;
   const int lanes = static_cast<int>(hn::Lanes(d)), width = panel_width();
@@ -52,7 +43,8 @@ void pack_keys_simd(const f16* const* rows, int count, int at, const KeyTile& ti
     for (int row = 0; row < here; ++row) {
       for (int i = 0; i < dim; i += lanes) hn::StoreU(at_most(rows[first + row] + i, dim - i), d, wide + row * dim + i);
     }
-    turn(wide, here, dim, width, tile.keys + static_cast<std::size_t>(at + first) * dim);
+    const auto key = [&](int i) HWY_ATTR { return static_cast<const float*>(wide + i * dim); };
+    lay_down(here, dim, key, tile.keys + static_cast<std::size_t>(at + first) * dim, static_cast<std::size_t>(width));
     if (tile.values == nullptr) continue;
     for (int i = 0; i < dim; i += width) {
       float* const panel = tile.values + (static_cast<std::size_t>(i) / width * kTileKeys + at + first) * width;
