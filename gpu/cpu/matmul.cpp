@@ -76,7 +76,7 @@ bool streams(int T, int cols) {
          (T <= kStreamedTokens && static_cast<std::int64_t>(T) * cols <= kStreamedInputs);
 }
 
-// Tokens for which panels of weights are laid down once: as many as leave work for all threads, within these.
+// Bounds how many tokens pass panels that are laid down once: as many as leave work for all threads, within these.
 constexpr int kFewestPanelTokens = 96;
 constexpr int kMostPanelTokens = 512;
 

@@ -96,6 +96,23 @@ TEST_F(MemoryLimit, OfDataIsRefusedInOneLineAndLeavesNothingHalfWritten) {
   climb("ulimit -d", 6, 2);
 }
 
+// Faiss multiplies by OpenBLAS, which tries for ever where it is refused memory.
+TEST_F(MemoryLimit, OfAddressSpaceIsRefusedInOneLineWhereFaissNeedsMore) {
+  if (sanitized) GTEST_SKIP() << "sanitizers need more address space than any limit";
+  const auto needle = [](const char* attn) {
+    return run_program({"needle", "--ctx-size", "8k", "--attn", attn, "--depths", "1", "--threads", "2"},
+                       fmt::format("ulimit -v {}", 256 * 1024));
+  };
+  const Outcome own = needle("topk"), faiss = needle("topk:engine=faiss");
+  EXPECT_EQ(own.exit_code, 0) << own.err;
+  EXPECT_EQ(faiss.exit_code, 1) << faiss.err;
+  const std::size_t line = faiss.err.find("hayloft: the system refused ");
+  ASSERT_NE(line, std::string::npos) << faiss.err;
+  EXPECT_NE(faiss.err.find("Faiss", line), std::string::npos) << faiss.err;
+  EXPECT_NE(faiss.err.find("ulimit", line), std::string::npos) << faiss.err;
+  EXPECT_EQ(faiss.err.find('\n', line) + 1, faiss.err.size()) << faiss.err;
+}
+
 // A control group of this one's with a limit, where the system lets one be made.
 class ControlGroup {
  public:
