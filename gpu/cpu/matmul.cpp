@@ -162,7 +162,9 @@ Work multiply_panels(const float* x, int T, const Matrix& w, const float* bias, 
 }
 
 // The way for so many tokens.
-Work work_of(const float* x, int T, const Matrix& w, const float* bias, float* y, Products products, int threads) {
+Work work_of(const MatrixProduct& product, Products products, int threads) {
+  const auto [x, T, of, y, bias] = product;
+  const Matrix& w = *of;
   const bool packed = w.type == DType::packed;
   if (packed && products == Products::int8) return multiply_int8(x, T, w, bias, y);
   if (!streams(T, w.cols)) return multiply_panels(x, T, w, bias, y, threads);
@@ -178,7 +180,7 @@ int CpuBackend::tokens_verified_at_once(int widest) const {
 
 void CpuBackend::matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream) {
   if (T <= 0 || w.rows <= 0) return;
-  const Work work = work_of(x, T, w, bias, y, products_, threads_.count());
+  const Work work = work_of({x, T, &w, y, bias}, products_, threads_.count());
   threads_.parallel_for(work.units, work.grain, work.run);
 }
 
@@ -188,7 +190,7 @@ void CpuBackend::multiply_each(std::span<const MatrixProduct> products, Stream) 
   std::int64_t pieces = 0;
   for (const MatrixProduct& each : products) {
     if (each.T <= 0 || each.w->rows <= 0) continue;
-    works.push_back(work_of(each.x, each.T, *each.w, each.bias, each.y, products_, threads_.count()));
+    works.push_back(work_of(each, products_, threads_.count()));
     first.push_back(pieces);
     pieces += works.back().pieces();
   }

@@ -1,4 +1,5 @@
-// Multiplies a few rows with a panel, two vectors wide, with the sums in registers. Included once per SIMD target.
+// Multiplies a few rows with a panel, two vectors wide, with the sums in registers, and lays rows down in one. Included
+// once per SIMD target.
 #if defined(HAYLOFT_GPU_CPU_PANEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HAYLOFT_GPU_CPU_PANEL_INL_H_
 #undef HAYLOFT_GPU_CPU_PANEL_INL_H_

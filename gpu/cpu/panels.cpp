@@ -56,7 +56,8 @@ HWY_INLINE void lay_panels(const Matrix& w, int r0, int r1, int c0, int n, float
   }
 }
 
-// Multiplies kRows rows of inputs f32 [][kDepth] with half a panel, of which `rows` and `columns` are asked for, to y.
+// Multiplies kRows rows of inputs f32 [][kDepth] with two vectors of a panel's columns, to y; of the products `rows`
+// and `columns` are asked for.
 template <std::size_t kRows>
 HWY_INLINE void multiply_block(const float* inputs, const float* panel, int n, int rows, int columns, bool first,
                                float* y, std::size_t y_stride) {

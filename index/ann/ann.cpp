@@ -148,7 +148,6 @@ void Ann::build(std::span<const offload::LayerView> views, std::int64_t tokens, 
         options.factory, needed, tokens);
   }
   std::vector<std::shared_ptr<AnnHead>> heads(slots_.size());
-  prepare_blas(threads);
   threads.parallel_for(static_cast<std::int64_t>(slots_.size()), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const KeyRows rows(views[static_cast<std::size_t>(i / kv_heads_)], static_cast<int>(i % kv_heads_));
@@ -178,6 +177,7 @@ void Ann::sync_with_store(std::span<const offload::LayerView> views, const offlo
   std::int64_t done = stored;
   for (int layer = 0; layer < layers_; ++layer) done = std::min(done, tokens(layer));
   if (done == stored || stored < smallest_index) return;
+  prepare_blas(threads);
   std::int64_t goal = stored;
   if (trained_on_ == 0 || (stored - done > 2 * block && stored >= 2 * trained_on_)) {
     build(views, stored, threads);
@@ -185,7 +185,6 @@ void Ann::sync_with_store(std::span<const offload::LayerView> views, const offlo
   } else if (!progress && stored - done <= 2 * block) {
     goal = std::min(stored, done + step_tokens);
   }
-  prepare_blas(threads);
   for (; done < goal; done = std::min(goal, done + keys_a_round)) {
     const std::int64_t end = std::min(goal, done + keys_a_round);
     if (progress) progress(done * layers_, goal * layers_);

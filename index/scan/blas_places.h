@@ -10,10 +10,10 @@ namespace hayloft::index {
 // not tell one.
 int blas_places();
 
-// Readies OpenBLAS for what so many threads of ours do with it: it starts none of its own, and has its working memory,
-// a buffer of 128 MiB of address space for each thread that multiplies. It takes that when it is first needed, else,
-// and tries again for ever where the system refuses. Buffers are kept. Throws Error where the process' limits leave no
-// room for them. Before threads call BLAS or Faiss.
+// Readies OpenBLAS for what so many threads of ours do with it, before they call it or Faiss: it starts none of its
+// own, and has its working memory, a buffer of 128 MiB of address space for each thread that multiplies. Without this
+// it takes a buffer when one is first needed, and tries again for ever where the system refuses. Buffers are kept.
+// Throws Error where the process' limits leave no room for them. Any threads may call it.
 void prepare_blas(const offload::Threads& threads);
 
 // One of these places, for as long as it lives; waits for one to become free. A thread that has one takes no second.

@@ -119,7 +119,7 @@ TEST_F(CpuMatmul, MatmulIsTheSameBitForBitOnOneThreadAndOnMany) {
   }
 }
 
-// Where a prompt is cut, and among how many threads its tokens are divided, changes no bit of theirs.
+// Tokens have the same bits wherever a prompt is cut, and among however many threads they are divided.
 TEST_F(CpuMatmul, ATokenOfAPromptHasTheSameBitsWhicheverComeWithIt) {
   const offload::Threads many(16);
   const auto several = gpu::make_cpu_backend(many);
