@@ -366,12 +366,10 @@ class Backend {
   // before it: then all queries see all of it. For the merge with other parts, `partial` f32 [T][Hq].
   virtual void attend_causal_part(const CacheView& part, const float* q, int T, int query_heads, std::int64_t first,
                                   const SoftmaxPart& partial, float* out, Stream stream);
-  // Returns whether attend_causal_sparse() is there.
-  virtual bool attends_sparsely() const { return false; }
   // attend_causal() without a window, in which blocks of queries read chosen blocks of keys; adds to `read` what that
   // was. A chunk's result depends on how a prompt is cut.
   virtual void attend_causal_sparse(const CacheView& cache, const float* q, int T, int query_heads,
-                                    const SparseCausal& how, float* out, SparseRead& read, Stream stream);
+                                    const SparseCausal& how, float* out, SparseRead& read, Stream stream) = 0;
   // Returns whether select_sparq() looks at SparqSelect::part, with which it gives no alpha.
   virtual bool searches_in_parts() const { return false; }
   // positions i32 [Hkv][k], ascending; alpha f32 [Hq], the softmax mass of everything attended (selected, at or after

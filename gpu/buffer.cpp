@@ -59,11 +59,6 @@ void Backend::sum_rows(float* x, std::span<const std::int32_t> rows, std::span<c
   }
 }
 
-void Backend::attend_causal_sparse(const CacheView&, const float*, int, int, const SparseCausal&, float*, SparseRead&,
-                                   Stream) {
-  throw std::logic_error("attend_causal_sparse: this backend does not read prompts sparsely");
-}
-
 void Backend::attend_causal_part(const CacheView&, const float*, int, int, std::int64_t, const SoftmaxPart&, float*,
                                  Stream) {
   throw std::logic_error("attend_causal_part: this backend does not attend in parts");

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "gpu/backend.h"
+#include "gpu/device_options.h"
 #include "offload/store/rows.h"
 
 // Counts what the CUDA backend takes of a device besides what it is asked to allocate: known here to the backend and to
@@ -90,13 +91,14 @@ inline constexpr std::uint64_t cuda_panel_bytes = 32 * cuda_mebibyte;       // p
 inline constexpr std::uint64_t cuda_least_stream_bytes = cuda_mebibyte;
 
 // CUDA's Backend::scratch_bytes(): the most that is taken at a time, by one operation, which is selection, or prefill's
-// attention (queries in f16, states of every query in f32) with its stream of rows, or the activations of a matrix
-// product in 16 bits, with a scale for each token and a panel of packed weights; and by a spill beside it.
+// attention (queries in f16, states of every query in f32) with its stream of rows and the masses and lists of keys, or
+// the activations of a matrix product in 16 bits, with a scale for each token and a panel of packed weights; and by a
+// spill beside it.
 inline std::uint64_t cuda_scratch_bytes(const ScratchShape& shape) {
   const auto tokens = static_cast<std::uint64_t>(shape.tokens);
   const std::uint64_t states =
       tokens * static_cast<std::uint64_t>(shape.query_heads) * (6 * static_cast<std::uint64_t>(shape.head_dim) + 12);
-  const std::uint64_t attention = states + 2 * cuda_stream_bytes;
+  const std::uint64_t attention = states + 2 * cuda_stream_bytes + 2 * cuda_mass_bytes;
   const std::uint64_t activations = tokens * (static_cast<std::uint64_t>(shape.widest) * 2 + 4) + cuda_panel_bytes;
   return cuda_spill_bytes + std::max({cuda_selection_bytes, attention, activations});
 }

@@ -20,6 +20,9 @@ inline constexpr std::uint64_t column_cache_rest = UINT64_MAX;
 // As CudaOptions::row_cache_bytes: a 32nd of the budget.
 inline constexpr std::uint64_t row_cache_rest = UINT64_MAX;
 
+// As CudaOptions::mass_bytes, by default.
+inline constexpr std::uint64_t cuda_mass_bytes = std::uint64_t{64} << 20;
+
 // Says how much of the device is used, and how K and V reach it.
 struct CudaOptions {
   int device = 0;  // of those that this process sees, --device cuda:N
@@ -41,6 +44,8 @@ struct CudaOptions {
   // Selections from lists of up to so many keys are made by one kernel; from longer ones by several that fill the
   // device.
   std::int64_t short_list_keys = std::int64_t{1} << 16;
+  // Masses of keys, by which sparse prefill chooses, of so many queries at a time; each time reads the keys anew.
+  std::uint64_t mass_bytes = cuda_mass_bytes;
   // Called, once, with what the user should know and did not ask for: memory that could not be pinned. May be null.
   std::function<void(const std::string&)> on_warning = nullptr;
 };

@@ -64,10 +64,7 @@ class CausalAttention {
     blocks_ = (tokens_ + block_tokens_ - 1) / block_tokens_;
     const KeyBlockChoice choice(cache_, q_, query_heads_, first_, how);
     for (int head = 0; head < cache_.kv_heads; ++head) {
-      std::vector<QueryBlock> queries;
-      for (int t0 = 0; t0 < tokens_; t0 += block_tokens_)
-        queries.push_back({head, t0, std::min(block_tokens_, tokens_ - t0)});
-      const std::vector<ChosenKeys> of_head = choice.choose(queries, threads, read);
+      const std::vector<ChosenKeys> of_head = choice.choose(query_blocks(head, tokens_, group_), threads, read);
       chosen_.insert(chosen_.end(), of_head.begin(), of_head.end());
     }
   }

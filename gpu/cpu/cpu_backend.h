@@ -69,7 +69,6 @@ class CpuBackend : public Backend {
   void attend(const CacheView& cache, const float* q, int query_heads, const Attended& what, float* out,
               Stream) override;
   bool attends_in_parts() const override { return true; }
-  bool attends_sparsely() const override { return true; }
   void attend_causal_sparse(const CacheView& cache, const float* q, int T, int query_heads, const SparseCausal& how,
                             float* out, SparseRead& read, Stream stream) override;
   void attend_causal_part(const CacheView& part, const float* q, int T, int query_heads, std::int64_t first,

@@ -13,33 +13,8 @@
 namespace hayloft::gpu {
 namespace {
 
-constexpr int kSampled = 4;        // tokens of a block of queries that are scored
-constexpr int kMeasuredEvery = 8;  // one block of queries in so many is measured by as many other tokens
-constexpr int kBatchRows = 128;    // rows of queries that are scored at a time, so that a key is widened once for them
+constexpr int kBatchRows = 128;  // rows of queries that are scored at a time, so that a key is widened once for them
 constexpr int kScoredBlocks = kTileKeys / sparse_key_block;
-
-// Above this share of the blocks all are read: it costs as much, and loses nothing.
-constexpr double kDenseShare = 0.75;
-
-std::vector<int> sampled_tokens(const QueryBlock& queries) {
-  std::vector<int> tokens;
-  const int count = std::min(kSampled, queries.tokens);
-  for (int i = 0; i < count; ++i) tokens.push_back(queries.begin + (2 * i + 1) * queries.tokens / (2 * count));
-  return tokens;
-}
-
-// Others than the sampled ones, as far as there are others.
-std::vector<int> measured_tokens(const QueryBlock& queries) {
-  std::vector<int> tokens;
-  const int count = std::min(kSampled, queries.tokens);
-  for (int i = 0; i < count; ++i) tokens.push_back(queries.begin + i * queries.tokens / count);
-  return tokens;
-}
-
-// Returns whether what the block's choice caught is measured, in a chunk whose first token sits at `first`.
-bool is_measured(std::int64_t first, const QueryBlock& queries) {
-  return ((first + queries.begin) / std::max(1, queries.tokens) + queries.head) % kMeasuredEvery == 0;
-}
 
 }  // namespace
 
@@ -95,7 +70,7 @@ KeyBlockChoice::Batch KeyBlockChoice::sample(std::span<const QueryBlock> queries
 
 void KeyBlockChoice::score(Batch& batch, const offload::Threads& threads) const {
   const int head = batch.blocks.back().head;
-  batch.tiles = blocks_before(batch.blocks.back()) / kScoredBlocks;
+  batch.tiles = key_blocks_before(first_, batch.blocks.back()) / kScoredBlocks;
   batch.max.resize(static_cast<std::size_t>(batch.rows * batch.tiles));
   batch.sum.resize(batch.max.size() * kScoredBlocks);
   threads.parallel_for(batch.tiles, 1, [&](std::int64_t begin, std::int64_t end) {
@@ -116,7 +91,7 @@ KeyBlockChoice::Masses KeyBlockChoice::masses(const Batch& batch, std::size_t bl
   const QueryBlock& queries = batch.blocks[block];
   const std::vector<int>& tokens = batch.tokens[block];
   const int rows = static_cast<int>(tokens.size()) * group;
-  const std::int64_t blocks = blocks_before(queries);
+  const std::int64_t blocks = key_blocks_before(first_, queries);
   const std::int64_t tiles = blocks / kScoredBlocks;  // the rest is scored here
   const std::int64_t own = blocks * sparse_key_block;
   const std::int64_t end = first_ + queries.begin + queries.tokens;
@@ -182,73 +157,33 @@ KeyBlockChoice::Masses KeyBlockChoice::masses(const Batch& batch, std::size_t bl
   return found;
 }
 
-std::vector<std::int32_t> KeyBlockChoice::heaviest(const Masses& all, int rows) const {
-  const auto blocks = static_cast<std::size_t>(all.count);
-  std::vector<double> mass(blocks);
-  for (int row = 0; row < rows; ++row) {
-    const float* const of = all.blocks.data() + row * all.count;
-    for (std::size_t b = 0; b < blocks; ++b) mass[b] += static_cast<double>(of[b]);
-  }
-  for (double& each : mass) each = std::isfinite(each) ? each : 0;  // a query that is not finite fails its token later
-  const auto lighter = [&](std::int32_t a, std::int32_t b) {
-    const double x = mass[static_cast<std::size_t>(a)], y = mass[static_cast<std::size_t>(b)];
-    return x != y ? x < y : a > b;
-  };
-  // The first block holds the sinks, on which attention rests that has nowhere else to go. Of the others a heap gives
-  // the heaviest first, so that those that are left need no order.
-  std::vector<std::int32_t> heap(blocks - 1);
-  std::iota(heap.begin(), heap.end(), 1);
-  std::make_heap(heap.begin(), heap.end(), lighter);
-
-  double caught = std::accumulate(all.own.begin(), all.own.begin() + rows, mass[0]);
-  std::vector<std::int32_t> taken = {0};
-  const auto enough = [&] {
-    if (how_.density > 0) return static_cast<double>(taken.size()) >= how_.density * static_cast<double>(blocks);
-    return caught >= how_.mass * rows;
-  };
-  while (!heap.empty() && !enough()) {
-    std::pop_heap(heap.begin(), heap.end(), lighter);
-    caught += mass[static_cast<std::size_t>(heap.back())];
-    taken.push_back(heap.back());
-    heap.pop_back();
-  }
-  std::sort(taken.begin(), taken.end());
-  return taken;
-}
-
-ChosenKeys KeyBlockChoice::choose_keys(const Batch& batch, std::size_t block, SparseRead& read) const {
+ChosenKeys KeyBlockChoice::choose_block(const Batch& batch, std::size_t block, SparseRead& read) const {
   const QueryBlock& queries = batch.blocks[block];
-  const std::int64_t before = first_ + queries.begin;
-  const std::int64_t blocks = blocks_before(queries);
   const int group = query_heads_ / cache_.kv_heads;
+  const int choosing = static_cast<int>(sampled_tokens(queries).size()) * group;  // rows
   ChosenKeys chosen;
   Masses all;
-  int choosing = 0;  // rows
-  if (before >= how_.dense_keys && blocks > 0) {
+  if (is_chosen_for(first_, queries, how_)) {
     all = masses(batch, block);
-    choosing = std::min(kSampled, queries.tokens) * group;
-    chosen = heaviest(all, choosing);
-    if (static_cast<double>(chosen->size()) > kDenseShare * static_cast<double>(blocks)) chosen.reset();
+    std::vector<double> mass(static_cast<std::size_t>(all.count));
+    for (int row = 0; row < choosing; ++row) {
+      const float* const of = all.blocks.data() + row * all.count;
+      for (std::size_t b = 0; b < mass.size(); ++b) mass[b] += static_cast<double>(of[b]);
+    }
+    chosen =
+        choose_keys(std::move(mass), std::accumulate(all.own.begin(), all.own.begin() + choosing, 0.0), choosing, how_);
   }
   read.heads.resize(static_cast<std::size_t>(query_heads_));
-  const auto own = static_cast<std::uint64_t>(queries.tokens) * static_cast<std::uint64_t>(queries.tokens + 1) / 2;
-  const auto left = chosen ? static_cast<std::uint64_t>(blocks - static_cast<std::int64_t>(chosen->size())) : 0;
-  const std::uint64_t pairs =
-      own + static_cast<std::uint64_t>(before) * static_cast<std::uint64_t>(queries.tokens);  // of a query head
-  read.visible += static_cast<std::uint64_t>(group) * pairs;
-  read.attended += static_cast<std::uint64_t>(group) *
-                   (pairs - left * sparse_key_block * static_cast<std::uint64_t>(queries.tokens));
+  count_read(first_, queries, group, chosen, read);
   if (!is_measured(first_, queries)) return chosen;
-  for (int row = 0; row < std::min(kSampled, queries.tokens) * group; ++row) {
+  for (int row = 0; row < choosing; ++row) {
     double caught = 1;
     if (chosen) {
       caught = static_cast<double>(all.own[static_cast<std::size_t>(choosing + row)]);
       const float* const mass = all.blocks.data() + (choosing + row) * all.count;
       for (const std::int32_t b : *chosen) caught += static_cast<double>(mass[b]);
     }
-    SparseRead::Head& head = read.heads[static_cast<std::size_t>(queries.head * group + row % group)];
-    ++head.rows;
-    head.caught += static_cast<std::uint64_t>(caught > 0 ? std::min(caught, 1.0) / SparseRead::unit : 0);
+    count_caught(caught, read.heads[static_cast<std::size_t>(queries.head * group + row % group)]);
   }
   return chosen;
 }
@@ -257,7 +192,8 @@ std::vector<ChosenKeys> KeyBlockChoice::choose(std::span<const QueryBlock> queri
                                                SparseRead& read) const {
   std::vector<ChosenKeys> chosen(queries.size());
   const int group = query_heads_ / cache_.kv_heads;
-  const auto together = static_cast<std::size_t>(std::max(1, kBatchRows / (kSampled * group)));
+  const std::size_t rows = sampled_tokens(queries.front()).size() * static_cast<std::size_t>(group);
+  const std::size_t together = std::max<std::size_t>(1, kBatchRows / rows);
   for (std::size_t from = 0; from < queries.size(); from += together) {
     Batch batch = sample(queries.subspan(from, std::min(together, queries.size() - from)));
     if (first_ + batch.blocks.back().begin >= how_.dense_keys) score(batch, threads);
@@ -266,7 +202,7 @@ std::vector<ChosenKeys> KeyBlockChoice::choose(std::span<const QueryBlock> queri
       SparseRead own;
       for (std::int64_t i = begin; i < end; ++i) {
         const auto block = static_cast<std::size_t>(i);
-        chosen[from + block] = choose_keys(batch, block, own);
+        chosen[from + block] = choose_block(batch, block, own);
       }
       const std::lock_guard lock(adding);
       read.add(own);

@@ -1,33 +1,15 @@
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "gpu/backend.h"
-#include "gpu/sparse_causal.h"
+#include "gpu/sparse_choice.h"
 #include "offload/host/threads.h"
 
 // The blocks of keys that a block of queries reads in sparse prefill.
 namespace hayloft::gpu {
-
-// Returns for how many tokens keys are chosen together: some 512 rows of query heads. Half as many want only 1 to 4%
-// fewer keys, and are scored at twice the cost.
-inline int sparse_block_tokens(int group) {
-  return std::max(1, 512 / group);
-}
-
-// Consecutive tokens of a chunk, for one KV head.
-struct QueryBlock {
-  int head = 0;
-  int begin = 0;   // the first token, in the chunk
-  int tokens = 0;  // how many
-};
-
-// Lists blocks of keys, ascending; is empty where all are read.
-using ChosenKeys = std::optional<std::vector<std::int32_t>>;
 
 // Chooses for the queries q f32 [T][Hq][d] of a chunk, the first of which sits at position `first`. Thread-safe; what a
 // block of queries gets depends on the chunk and the keys alone.
@@ -41,9 +23,6 @@ class KeyBlockChoice {
   std::vector<ChosenKeys> choose(std::span<const QueryBlock> queries, const offload::Threads& threads,
                                  SparseRead& read) const;
 
-  // Returns how many whole blocks of keys lie before the queries.
-  std::int64_t blocks_before(const QueryBlock& queries) const { return (first_ + queries.begin) / sparse_key_block; }
-
  private:
   struct Batch;   // blocks of queries that are scored together
   struct Masses;  // softmax masses of one block's queries
@@ -51,8 +30,7 @@ class KeyBlockChoice {
   Batch sample(std::span<const QueryBlock> queries) const;
   void score(Batch& batch, const offload::Threads& threads) const;
   Masses masses(const Batch& batch, std::size_t block) const;
-  ChosenKeys choose_keys(const Batch& batch, std::size_t block, SparseRead& read) const;
-  std::vector<std::int32_t> heaviest(const Masses& all, int rows) const;
+  ChosenKeys choose_block(const Batch& batch, std::size_t block, SparseRead& read) const;
   // Gives the scores f32 [rows][kTileKeys] of n keys from `from` on, by way of `keys`, KeyTile::key_floats(d).
   void score_keys(int head, std::int64_t from, int n, const float* q, int rows, float* keys, float* scores) const;
 

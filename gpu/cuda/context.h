@@ -24,6 +24,7 @@ struct Context : DeviceContext {
   LinkChoice link;         // never automatic
   std::uint64_t least_copy_bytes;
   std::int64_t short_list_keys;
+  std::uint64_t mass_bytes;
   StoreTables& tables;
   ColumnCache& columns;
   RowCache& rows;

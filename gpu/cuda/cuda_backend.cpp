@@ -103,6 +103,7 @@ CudaBackend::CudaBackend(const offload::Threads& threads, const CudaOptions& opt
                way_over(options.link),
                options.least_copy_bytes,
                options.short_list_keys,
+               options.mass_bytes,
                tables_,
                columns_,
                rows_,

@@ -91,6 +91,8 @@ class CudaBackend final : public Backend {
   bool attends_in_parts() const override { return true; }
   void attend_causal_part(const CacheView& part, const float* q, int T, int query_heads, std::int64_t first,
                           const SoftmaxPart& partial, float* out, Stream queue) override;
+  void attend_causal_sparse(const CacheView& cache, const float* q, int T, int query_heads, const SparseCausal& how,
+                            float* out, SparseRead& read, Stream queue) override;
   bool searches_in_parts() const override { return true; }
   void select_sparq(const CacheView& cache, const float* q, int query_heads, const SparqSelect& args,
                     std::int32_t* positions, float* alpha, Stream queue) override;

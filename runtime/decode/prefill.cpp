@@ -116,11 +116,6 @@ void check_prefill(const PrefillOptions& options) {
   }
 }
 
-void require_prefill(const gpu::Backend& backend, const PrefillOptions& options) {
-  if (options.kind != PrefillOptions::Kind::sparse || backend.attends_sparsely()) return;
-  fail("--prefill sparse: is not there on {}; use --prefill exact, window or topk, or --device cpu", backend.name());
-}
-
 void attend_prefill(const LayerStep& at, const float* q, int rows, const PrefillOptions& options,
                     const Attender& attender, float* out, gpu::SparseRead& read) {
   switch (options.kind) {

@@ -50,9 +50,6 @@ std::string prefill_label(const PrefillOptions& options);
 // Throws Error naming the option that is out of range.
 void check_prefill(const PrefillOptions& options);
 
-// Throws Error, and says what to use, where the backend does not read prompts so.
-void require_prefill(const gpu::Backend& backend, const PrefillOptions& options);
-
 // The newest `rows` positions of one global layer: q and out are f32 [rows][Hq][d], device. The layer's scratch holds
 // the positions that were searched for. Adds to `read` what `sparse` has read.
 void attend_prefill(const LayerStep& at, const float* q, int rows, const PrefillOptions& options,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "gpu/cuda_sparse.h"
 #include "offload/error.h"
 #include "offload/text/format.h"
 
@@ -36,6 +37,9 @@ PrefillTraffic prefill_traffic(const ModelConfig& config, const SessionOptions& 
     } else if (prefill.kind == Strategy::topk) {
       const std::int64_t limit = std::min(stored, std::max<std::int64_t>(0, at + T - prefill.window));
       read = stored - limit + std::min(prefill.k.of(at + T), limit) * T * config.group_size();
+    } else if (prefill.kind == Strategy::sparse) {
+      read = stored * gpu::cuda_sparse_passes(config.kv_heads, config.group_size(), at, static_cast<int>(T),
+                                              {.mass = prefill.mass, .density = prefill.density});
     }
     rows += static_cast<std::uint64_t>(read);
   }

@@ -62,7 +62,6 @@ struct Reserved {
 Session::Session(const Model& model, offload::Arena& arena, const SessionOptions& options)
     : model_(&model), options_(checked(options)), cache_(model.backend(), arena, model.config(), options.cache) {
   options.attender->require(model.backend());
-  require_prefill(model.backend(), options.prefill);
   attention_.attend_by(options.attender);
   set_method(make_method({}, model.config().head_dim));
 }
@@ -73,7 +72,6 @@ Session::Session(const Model& model, offload::Arena& arena, const SessionOptions
       options_(checked(with_shape_of(options, snapshot))),
       cache_(model.backend(), arena, model.config(), options_.cache, snapshot) {
   options.attender->require(model.backend());
-  require_prefill(model.backend(), options.prefill);
   cache_.set_spread(cluster::summed(options.peers(), cache_.own_spread()));
   attention_.attend_by(options.attender);
   set_method(make_method({}, model.config().head_dim));
@@ -252,7 +250,6 @@ void Session::set_prefill(const PrefillOptions& prefill) {
   SessionOptions changed = options_;
   changed.prefill = prefill;
   checked(changed);
-  require_prefill(model_->backend(), prefill);
   options_.prefill = prefill;
 }
 

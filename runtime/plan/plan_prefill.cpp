@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "gpu/cuda_sparse.h"
+#include "gpu/sparse_choice.h"
 #include "runtime/decode/prefill_order.h"
 
 namespace hayloft::runtime::plan {
@@ -44,6 +46,15 @@ double global_keys(const PrefillOptions& prefill, double S, double tile) {
   return keys_seen(S, window + static_cast<double>(prefill.k.of(static_cast<std::int64_t>(S))));
 }
 
+// Returns the keys whose attention costs as much as what `sparse` scores to choose: of every block of queries some,
+// which choose, and of some blocks as many again, which measure; scores are half of attention.
+double scored_keys(const PlanRequest& request, const PrefillOptions& prefill, double S) {
+  if (prefill.kind != Strategy::sparse) return 0;
+  const double asked = gpu::sparse_sampled_tokens * (1 + 1.0 / gpu::sparse_measured_every);
+  const int times = request.device_budget > 0 ? gpu::cuda_score_passes : 1;
+  return keys_seen(S, S) * times * asked / gpu::sparse_block_tokens(request.config.group_size()) / 2;
+}
+
 // Returns what every query of `topk` searches: the columns of all positions before its window.
 double searched_bytes(const ModelConfig& config, const PrefillOptions& prefill, double S) {
   if (prefill.kind != Strategy::topk) return 0;
@@ -66,7 +77,7 @@ PlannedPrefill plan_strategy(const PlanRequest& request, const PrefillOptions& p
   const ModelConfig& config = request.config;
   const auto S = static_cast<double>(request.tokens);
   const double tile = static_cast<double>(block_rows) / config.group_size();
-  double keys = attending_layers(config) * global_keys(prefill, S, tile);
+  double keys = attending_layers(config) * (global_keys(prefill, S, tile) + scored_keys(request, prefill, S));
   for (int layer = 0; layer + 1 < config.layers; ++layer) {
     const std::int64_t window = config.sliding_window[static_cast<std::size_t>(layer)];
     if (window > 0) keys += keys_seen(S, static_cast<double>(window) + tile);

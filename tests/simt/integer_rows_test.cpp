@@ -1,5 +1,6 @@
 #include <random>
 
+#include "gpu/cuda_sparse.h"
 #include "runtime/attention/counters.h"
 #include "runtime/decode/session.h"
 #include "tests/gpu/cuda/backends.h"
@@ -82,6 +83,26 @@ TEST_P(IntegerRowsTest, APromptsAttentionReadsTheStoreAsItIs) {
     cuda->synchronize(cuda->stream());
   });
   EXPECT_EQ(bytes, 2 * 400 * cache.values().stored().layout->row_bytes);
+}
+
+// Twice to choose keys and once to attend to them; the lists of keys travel with the launches.
+TEST_P(IntegerRowsTest, ASparsePromptReadsTheStoreAsOftenAsIsCounted) {
+  const std::unique_ptr<gpu::Backend> cuda = testing::make_cuda();
+  SharedCache cache(*cuda, shape());
+  const gpu::Buffer q = testing::upload(*cuda, testing::normal(8 * query_heads * 64, 1));
+  const gpu::Buffer out = cuda->allocate(q.bytes(), cuda->stream());
+  for (const int dense_keys : {64, 1024}) {
+    const gpu::SparseCausal how{.mass = 0.9, .density = 0.25, .dense_keys = dense_keys};
+    const std::uint64_t bytes = copied([&] {
+      gpu::SparseRead read;
+      cuda->attend_causal_sparse(cache.on_cuda(), q.as<float>(), 8, query_heads, how, out.as<float>(), read,
+                                 cuda->stream());
+      cuda->synchronize(cuda->stream());
+    });
+    const int passes = gpu::cuda_sparse_passes(2, query_heads / 2, 409 - 8, 8, how);
+    EXPECT_EQ(passes, dense_keys < 409 ? 3 : 1);
+    EXPECT_EQ(bytes, static_cast<unsigned>(2 * passes) * 400 * cache.values().stored().layout->row_bytes);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, IntegerRowsTest, ::testing::Values(RowFormat::int8, RowFormat::int4),

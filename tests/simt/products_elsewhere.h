@@ -106,6 +106,10 @@ class ProductsElsewhere final : public gpu::Backend {
                      const gpu::CausalWindow& window, float* out, gpu::Stream s) override {
     cuda_->attend_causal(cache, q, T, query_heads, window, out, s);
   }
+  void attend_causal_sparse(const gpu::CacheView& cache, const float* q, int T, int query_heads,
+                            const gpu::SparseCausal& how, float* out, gpu::SparseRead& read, gpu::Stream s) override {
+    cuda_->attend_causal_sparse(cache, q, T, query_heads, how, out, read, s);
+  }
   void attend(const gpu::CacheView& cache, const float* q, int query_heads, const gpu::Attended& what, float* out,
               gpu::Stream s) override {
     cuda_->attend(cache, q, query_heads, what, out, s);

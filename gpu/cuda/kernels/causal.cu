@@ -1,12 +1,9 @@
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "gpu/cuda/cuda_backend.h"
-#include "gpu/cuda/kernels/causal_states.cuh"
-#include "gpu/cuda/kernels/causal_tile.cuh"
-#include "gpu/cuda/kernels/launch.h"
-#include "gpu/cuda/memory/row_stream.h"
-#include "index/scan/exact_search.h"
+#include "gpu/cuda/kernels/causal_run.h"
 
 // Prefill's attention, by one kernel for what arrives of the keys at a time, with the states of all queries carried
 // from one to the next. All g query heads of a KV head and all tokens are the rows of one matrix.
@@ -32,99 +29,36 @@ std::int64_t end_of_sinks(const CacheView& cache, const CausalWindow& window) {
 }
 
 // T queries, the first at position `first`.
-class CausalAttention {
- public:
-  CausalAttention(const Context& context, const CacheView& cache, int T, int query_heads, std::int64_t first,
-                  const CausalWindow& window, cudaStream_t stream)
-      : context_(context),
-        cache_(cache),
-        tokens_(T),
-        first_(first),
-        window_(window.window),
-        sinks_end_(end_of_sinks(cache, window)),
-        stream_(stream),
-        rows_(static_cast<std::int64_t>(T) * (query_heads / cache.kv_heads)),
-        q_(context, cache.kv_heads * rows_ * cache.head_dim, stream),
-        weighted_(context, cache.kv_heads * rows_ * cache.head_dim, stream),
-        per_row_(context, 3 * cache.kv_heads * rows_, stream) {
-    const std::int64_t rows = cache.kv_heads * rows_;
-    float* const per_row = per_row_;
-    states_ = {q_,
-               per_row,
-               weighted_,
-               per_row + rows,
-               per_row + 2 * rows,
-               rows_,
-               query_heads / cache.kv_heads,
-               cache.head_dim};
-  }
-
-  void run(const float* q, const SoftmaxPart& partial, float* out) {
-    const float scale = index::exact_scale(cache_.head_dim);
-    launch("begin_causal", begin_causal, rows_shape(), stream_, states_, q, scale);
-    const std::int64_t end = std::min(cache_.tokens(), first_ + tokens_);
-    const std::int64_t lowest = window_ > 0 ? std::max(sinks_end_, first_ - window_ + 1) : sinks_end_;
-    attend_span(first_position(cache_), sinks_end_);
-    attend_span(lowest, end);
-    launch("finish_causal", finish_causal, rows_shape(), stream_, states_, partial, cache_.sinks, out);
-  }
-
- private:
-  Shape rows_shape() const {
-    return {dim3(blocks_for(rows_, kStateWarps), static_cast<unsigned>(cache_.kv_heads)), dim3(kStateThreads)};
-  }
-
-  // Positions [begin, end), all sinks or none: from the store through two buffers, from the tail in place.
-  void attend_span(std::int64_t begin, std::int64_t end) {
-    const std::int64_t stored = std::min(end, cache_.store.tokens);
-    if (begin < stored) {
-      RowStream rows(context_, cache_, cache_.kv_heads, stored - begin, stream_);
-      rows.range(begin, stored,
-                 [this](const DenseRows& chunk, std::int64_t from, std::int64_t to) { attend_keys(chunk, from, to); });
-    }
-    const TailView& tail = cache_.tail;
-    const std::int64_t rest = std::max(begin, cache_.store.tokens);
-    if (rest < end) attend_keys({tail.rows, tail.capacity, tail.first, tail.position}, rest, end);
-  }
-
-  void attend_keys(const DenseRows& rows, std::int64_t begin, std::int64_t end) {
-    const int d = cache_.head_dim;
-    CausalKeys keys;
-    keys.rows = rows.rows + (rows.first + begin - rows.position) * 2 * d;
-    keys.head_stride = rows.capacity * 2 * d;
-    keys.begin = static_cast<int>(begin - first_);
-    keys.end = static_cast<int>(end - first_);
-    constexpr std::int64_t all = std::numeric_limits<int>::max();
-    keys.window = static_cast<int>(window_ > 0 && begin >= sinks_end_ ? std::min(window_, all) : all);
-    // As much as a block can have is about what its multiprocessor has.
-    const bool wide = context_.block_shared_bytes > static_cast<int>(2 * CausalTile<128, true>::shared_bytes);
-    if (d <= 64) return attend_keys<CausalTile<64, false>>(keys);
-    if (d <= 96) return wide ? attend_keys<CausalTile<96, true>>(keys) : attend_keys<CausalTile<96, false>>(keys);
-    if (d <= 128) return wide ? attend_keys<CausalTile<128, true>>(keys) : attend_keys<CausalTile<128, false>>(keys);
-    wide ? attend_keys<CausalTile<256, true>>(keys) : attend_keys<CausalTile<256, false>>(keys);
-  }
-
-  template <class Tile>
-  void attend_keys(const CausalKeys& keys) {
-    const Shape shape{dim3(blocks_for(rows_, Tile::rows), static_cast<unsigned>(cache_.kv_heads)), dim3(kCausalThreads),
-                      Tile::shared_bytes};
-    if (shape.shared_bytes > 48 * 1024) allow_shared("attend_keys", cuda::attend_keys<Tile>, shape.shared_bytes);
-    launch("attend_keys", cuda::attend_keys<Tile>, shape, stream_, states_, keys);
-  }
-
-  const Context& context_;
-  const CacheView& cache_;
-  int tokens_;
-  std::int64_t first_;      // position of the first query
-  std::int64_t window_;     // 0: every position up to the query's own
-  std::int64_t sinks_end_;  // positions before this are seen whatever the window
-  cudaStream_t stream_;
-  std::int64_t rows_;
-  Scratch<f16> q_;
-  Scratch<float> weighted_;
-  Scratch<float> per_row_;
-  CausalStates states_;
-};
+void attend_queries(const Context& context, const CacheView& cache, const float* q, int T, int query_heads,
+                    std::int64_t first, const CausalWindow& window, const SoftmaxPart& partial, float* out,
+                    cudaStream_t stream) {
+  CausalQueries queries(context, cache, T, query_heads, stream);
+  const CausalStates& states = queries.states();
+  queries.begin(q);
+  const auto attend_span = [&](std::int64_t begin, std::int64_t end, std::int64_t kept) {
+    const std::int64_t stored = std::min(end, cache.store.tokens) - begin;
+    std::optional<RowStream> rows;
+    if (stored > 0) rows.emplace(context, cache, cache.kv_heads, stored, stream);
+    pass_over(cache, rows ? &*rows : nullptr, begin, end, first, [&](CausalKeys keys) {
+      keys.window = static_cast<int>(std::min<std::int64_t>(kept, keys.window));
+      const auto attend = [&](auto tile) {
+        using Tile = decltype(tile);
+        const dim3 blocks(blocks_for(states.rows, Tile::rows), static_cast<unsigned>(cache.kv_heads));
+        launch_causal<Tile>("attend_keys", attend_keys<Tile>, blocks, stream, states, keys);
+      };
+      // As much as a block can have is about what its multiprocessor has.
+      const bool wide = context.block_shared_bytes > static_cast<int>(2 * CausalTile<128, true>::shared_bytes);
+      wide ? with_causal_tile<true>(cache.head_dim, attend) : with_causal_tile<false>(cache.head_dim, attend);
+    });
+  };
+  // Sinks are seen whatever the window.
+  const std::int64_t sinks_end = end_of_sinks(cache, window), end = std::min(cache.tokens(), first + T);
+  const std::int64_t lowest = window.window > 0 ? std::max(sinks_end, first - window.window + 1) : sinks_end;
+  constexpr std::int64_t all = std::numeric_limits<std::int64_t>::max();
+  attend_span(first_position(cache), sinks_end, all);
+  attend_span(lowest, end, window.window > 0 ? window.window : all);
+  queries.finish(partial, out);
+}
 
 }  // namespace
 
@@ -140,7 +74,7 @@ void CudaBackend::attend_causal(const CacheView& cache, const float* q, int T, i
     all.ranges[1] = {window.window > 0 ? std::max(sinks, end - window.window) : sinks, end};
     return attend(cache, q, query_heads, all, out, queue);
   }
-  CausalAttention(context_, cache, T, query_heads, cache.tokens() - T, window, stream).run(q, {}, out);
+  attend_queries(context_, cache, q, T, query_heads, cache.tokens() - T, window, {}, out, stream);
 }
 
 void CudaBackend::attend_causal_part(const CacheView& part, const float* q, int T, int query_heads, std::int64_t first,
@@ -153,7 +87,7 @@ void CudaBackend::attend_causal_part(const CacheView& part, const float* q, int 
     seen.partial = partial;
     return attend(part, q, query_heads, seen, out, queue);
   }
-  CausalAttention(context_, part, T, query_heads, first, {}, stream).run(q, partial, out);
+  attend_queries(context_, part, q, T, query_heads, first, {}, partial, out, stream);
 }
 
 }  // namespace hayloft::gpu::cuda

@@ -6,9 +6,9 @@
 #include "gpu/cuda/kernels/intrinsics.cuh"
 #include "gpu/cuda/kernels/warp.cuh"
 
-// Prefill's attention over keys in device memory: scores, online softmax and weighted values in one kernel, so that
-// neither scores nor weights leave the registers. It is FlashAttention-2 (arXiv:2307.08691), with all query heads of a
-// KV head as rows of one matrix and with states that are carried from call to call.
+// What prefill's attention does with a tile of keys: scores, online softmax and weighted values, of which neither
+// scores nor weights leave the registers. It is FlashAttention-2 (arXiv:2307.08691), with all query heads of a KV head
+// as rows of one matrix and with states that are carried from call to call.
 namespace hayloft::gpu::cuda {
 
 inline constexpr int kCausalWarps = 4;
@@ -34,7 +34,8 @@ struct CausalTile {
   static constexpr int rows = kCausalWarps * row_tiles * kTile;
   static constexpr int keys = D <= 64 ? 64 : (D > 128 ? 16 : 32) * (wide ? 2 : 1);
   static constexpr int key_tiles = keys / kTile;
-  static constexpr int tiles = D / kTile;  // of components
+  static constexpr int tiles = D / kTile;                     // of components
+  static constexpr int pass = D > 128 ? 4 : D > 64 ? 8 : 16;  // rows that all threads or most of them bring at a time
   static constexpr unsigned shared_bytes = (rows + 2 * keys) * D * sizeof(f16);
 
   // Returns where a vector of a row lies, in f16: moved so that the same vector of eight rows behind one another lies
@@ -50,21 +51,10 @@ struct CausalTile {
   }
 };
 
-// Keys [begin, end) of each KV head.
-struct CausalKeys {
-  const f16* rows = nullptr;     // that of the first head's key at `begin`: [K | V], each of head_dim components
-  std::int64_t head_stride = 0;  // f16
-  int begin = 0;                 // positions, counted from the first query's; less than 0 before it
-  int end = 0;
-  int window = 0;  // CausalWindow's; the largest int where all before a query are seen
-};
-
 // Brings rows [0, there) of d components to shared memory, and zeros to those behind them and behind d.
 template <class Tile, int rows>
 __device__ inline void bring_rows(const f16* from, std::int64_t stride, int there, int d, f16* to) {
-  constexpr int vectors = Tile::D / kVector;
-  // So many rows are brought at a time, by all threads or most of them.
-  constexpr int pass = Tile::D > 128 ? 4 : Tile::D > 64 ? 8 : 16;
+  constexpr int vectors = Tile::D / kVector, pass = Tile::pass;
   static_assert(pass * vectors <= kCausalThreads && rows % pass == 0);
   const int row = static_cast<int>(threadIdx.x) / vectors, vector = static_cast<int>(threadIdx.x) % vectors;
   if (row >= pass) return;
@@ -117,9 +107,10 @@ __device__ inline void clear_sums(CausalRows<Tile>& rows) {
 }
 
 template <class Tile>
-__device__ inline void begin_rows(const CausalStates& states, int kv_head, int first_row, CausalRows<Tile>& rows) {
+__device__ inline void begin_rows(const CausalStates& states, int kv_head, int first_row, int end_row,
+                                  CausalRows<Tile>& rows) {
   for_rows<Tile>([&](int tile, int half, int row) {
-    const bool there = first_row + row < states.rows;
+    const bool there = first_row + row < end_row;
     const std::int64_t at = states.at(kv_head, first_row + row);
     rows.max[tile][half] = there ? states.max[at] : -INFINITY;
     rows.scale[tile][half] = there ? states.scale[at] * kLog2OfE : 1;
@@ -128,11 +119,11 @@ __device__ inline void begin_rows(const CausalStates& states, int kv_head, int f
 
 // Adds the sums to the states.
 template <class Tile>
-__device__ inline void add_to_states(const CausalStates& states, int kv_head, int first_row,
+__device__ inline void add_to_states(const CausalStates& states, int kv_head, int first_row, int end_row,
                                      const CausalRows<Tile>& rows) {
   const int d = states.head_dim, column = 2 * (static_cast<int>(threadIdx.x) % 4);
   for_rows<Tile>([&](int tile, int half, int row) {
-    const bool there = first_row + row < states.rows;
+    const bool there = first_row + row < end_row;
     const std::int64_t at = states.at(kv_head, first_row + row);
     const float max = rows.max[tile][half], before = there ? states.max[at] : max, sum = there ? states.sum[at] : 0;
     const float keep = max == before ? 1 : fast_exp2((before - max) * rows.scale[tile][half]);
@@ -261,74 +252,6 @@ __device__ inline void add_values(const f16* v, int v_at, const uint4 (&weights)
         add_product(rows.weighted[m][2 * n + 1], weights[m][i], b.z, b.w);
       }
     }
-  }
-}
-
-// Takes out of the scores of keys from `key` on what a query does not see.
-template <class Tile>
-__device__ inline void hide_keys(float (&s)[Tile::row_tiles][2 * Tile::key_tiles][4], int first_row, int group, int key,
-                                 const CausalKeys& keys) {
-  const int column = 2 * (static_cast<int>(threadIdx.x) % 4);
-  for_rows<Tile>([&](int m, int half, int row) {
-    const int own = (first_row + row) / group;
-    HAYLOFT_UNROLL
-    for (int n = 0; n < 2 * Tile::key_tiles; ++n) {
-      HAYLOFT_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        const int at = key + column + n * kHalfTile + i;
-        const unsigned behind = static_cast<unsigned>(own) - static_cast<unsigned>(at);
-        if (at > own || behind >= static_cast<unsigned>(keys.window) || at >= keys.end)
-          s[m][n][2 * half + i] = -INFINITY;
-      }
-    }
-  });
-}
-
-// grid (rows / tile's, Hkv), dynamic shared memory Tile::shared_bytes. Adds to the states what their queries see of
-// these keys. While the block multiplies with K, its V arrives, and while with V, the next K.
-template <class Tile>
-static __global__ void __launch_bounds__(kCausalThreads, 2)
-    attend_keys(const CausalStates states, const CausalKeys keys) {
-  if (Tile::wide && !kLargeShared) return;  // never launched there
-  f16* const q = reinterpret_cast<f16*>(dynamic_shared());
-  f16* const k = q + Tile::rows * Tile::D;
-  f16* const v = k + Tile::keys * Tile::D;
-  const int kv_head = static_cast<int>(blockIdx.y), d = states.head_dim;
-  const int all_rows = static_cast<int>(states.rows);
-  // Blocks whose rows see most come first.
-  const int first_row = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Tile::rows;
-  const int lowest = first_row / states.group, highest = (min(first_row + Tile::rows, all_rows) - 1) / states.group;
-  const int begin = max(keys.begin, lowest - keys.window + 1), end = min(keys.end, highest + 1);
-  if (begin >= end) return;
-
-  const std::int64_t stride = 2 * d;
-  const f16* const from = keys.rows + kv_head * keys.head_stride - keys.begin * stride;
-  bring_rows<Tile, Tile::rows>(states.q + states.at(kv_head, first_row) * d, d, all_rows - first_row, d, q);
-  bring_rows<Tile, Tile::keys>(from + begin * stride, stride, end - begin, d, k);
-  const CausalLane lane = lane_of_tiles<Tile>();
-  CausalRows<Tile> rows;
-  begin_rows<Tile>(states, kv_head, first_row, rows);
-  for (int from_key = begin; from_key < end; from_key += kSummedKeys) {
-    clear_sums<Tile>(rows);
-    const int to_key = min(end, from_key + kSummedKeys);
-    for (int key = from_key; key < to_key; key += Tile::keys) {
-      copies_arrived();
-      __syncthreads();  // K is there, and nobody reads V any more
-      bring_rows<Tile, Tile::keys>(from + key * stride + d, stride, end - key, d, v);
-      float s[Tile::row_tiles][2 * Tile::key_tiles][4];
-      score_keys<Tile>(q, opaque(lane.q), k, opaque(lane.k), s);
-      if (key + Tile::keys > min(end, lowest + 1) || key <= highest - keys.window) {
-        hide_keys<Tile>(s, opaque(first_row), states.group, key, keys);
-      }
-      copies_arrived();
-      __syncthreads();  // V is there, and nobody reads K any more
-      const int next = key + Tile::keys;
-      if (next < end) bring_rows<Tile, Tile::keys>(from + next * stride, stride, end - next, d, k);
-      uint4 weights[Tile::row_tiles][Tile::key_tiles];
-      weigh_keys<Tile>(s, rows, weights);
-      add_values<Tile>(v, opaque(lane.v), weights, rows);
-    }
-    add_to_states<Tile>(states, kv_head, opaque(first_row), rows);
   }
 }
 

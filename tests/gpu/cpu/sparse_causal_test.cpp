@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <span>
 
 #include "gpu/cpu/key_blocks.h"
 #include "gpu/make_backend.h"
@@ -73,14 +72,13 @@ struct Chosen {
     const CacheView view = chunk.cache.view();
     const KeyBlockChoice choice(view, chunk.q.data(), chunk.query_heads, chunk.first(), how);
     const offload::Threads threads(2);
-    const int most = sparse_block_tokens(chunk.group);
     for (int head = 0; head < view.kv_heads; ++head) {
-      const std::size_t from = queries.size();
-      for (int t = 0; t < chunk.T; t += most) queries.push_back({head, t, std::min(most, chunk.T - t)});
-      const auto of_head = choice.choose(std::span(queries).subspan(from), threads, read);
+      const std::vector<QueryBlock> blocks = query_blocks(head, chunk.T, chunk.group);
+      queries.insert(queries.end(), blocks.begin(), blocks.end());
+      const auto of_head = choice.choose(blocks, threads, read);
       keys.insert(keys.end(), of_head.begin(), of_head.end());
     }
-    for (const QueryBlock& each : queries) before.push_back(choice.blocks_before(each));
+    for (const QueryBlock& each : queries) before.push_back(key_blocks_before(chunk.first(), each));
   }
 
   std::vector<QueryBlock> queries;

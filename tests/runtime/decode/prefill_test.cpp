@@ -266,6 +266,11 @@ TEST(PrefillOrderTest, IsByWhatMovesFewerBytesAndByChunksWhereNothingMoves) {
   EXPECT_EQ(traffic.chunk_major, rows * 512 * 8 * 31) << "the last layer's attention is not needed";
   EXPECT_EQ(traffic.layer_major, std::uint64_t{20000} * 4096 * 4 * 63);
 
+  // Sparse reading passes over them three times, from the first chunk on that has something to choose.
+  SessionOptions sparse;
+  sparse.prefill.kind = PrefillOptions::Kind::sparse;
+  EXPECT_EQ(prefill_traffic(config, sparse, 20000, {}, {}).chunk_major, 3 * traffic.chunk_major);
+
   // Each of ten chunks brings the experts that the device does not keep, a layer at a time once if it has room for
   // that.
   ModelConfig mixture = config;
