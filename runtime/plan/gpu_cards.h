@@ -12,6 +12,7 @@ struct GpuCard {
   double memory_rate = 0;          // GB/s of device memory
   double link_rate = 0;            // GB/s from host memory
   std::uint64_t memory_bytes = 0;  // of device memory; 0: not known
+  double tensor_rate = 0;          // TFLOP/s of f16 with sums in f32, at the boost clock; 0: not known
 };
 
 // Returns the card of this name, "rtx4060", in any case and with or without spaces, or of "34,2.5,448,27.2":

@@ -71,6 +71,16 @@ double prefill_seconds(const PlanRequest& request, const PlannedPrefill& planned
              rates.topk_scan(request.session.cache.columns) / 1e9;
 }
 
+// The share of the tensor cores' published rate that a prompt's kernels are assumed to reach. On an H100 products
+// reached 0.67 of it, attention 0.32 (docs/internals/cuda.md).
+constexpr double kTensorShare = 0.5;
+
+std::optional<double> seconds_on_card(const PlanRequest& request, const PlannedPrefill& planned) {
+  if (!request.card || request.card->tensor_rate == 0 || planned.options.kind == Strategy::topk) return std::nullopt;
+  return std::max((planned.products + planned.attention) / (request.card->tensor_rate * 1e12 * kTensorShare),
+                  static_cast<double>(planned.moved) / (request.card->link_rate * 1e9));
+}
+
 PlannedPrefill plan_strategy(const PlanRequest& request, const PrefillOptions& prefill, const std::string& name,
                              const MachineProfile* profile) {
   constexpr int block_rows = 256;  // tokens times query heads of a group that share a tile of keys
@@ -95,9 +105,11 @@ PlannedPrefill plan_strategy(const PlanRequest& request, const PrefillOptions& p
     return prefill.order == Order::layer ? traffic.layer_major : traffic.chunk_major;
   };
   planned.moved = moved(experts);
-  // A profile of a device has no rate of the processor's products, which those of experts near it are.
-  const bool known = profile && (experts.place != ExpertPlace::near || experts.prompts_over_link);
-  if (known) planned.seconds = prefill_seconds(request, planned, prefill, planned.moved - moved({}), *profile);
+  // Neither a profile of a device nor a card has a rate of the processor's products, which those of experts near it
+  // are.
+  if (experts.place == ExpertPlace::near && !experts.prompts_over_link) return planned;
+  if (profile) planned.seconds = prefill_seconds(request, planned, prefill, planned.moved - moved({}), *profile);
+  planned.card_seconds = seconds_on_card(request, planned);
   return planned;
 }
 
@@ -105,17 +117,19 @@ PlannedPrefill plan_strategy(const PlanRequest& request, const PrefillOptions& p
 
 std::vector<PlannedPrefill> plan_prefill(const PlanRequest& request, const MachineProfile* profile) {
   std::vector<PlannedPrefill> all;
-  const auto add = [&](Strategy kind, Order order, const std::string& name) {
+  const auto add = [&](Strategy kind, Order order, const std::string& loop) {
     PrefillOptions prefill = request.session.prefill;
     prefill.kind = kind;
     prefill.order = order;
-    all.push_back(plan_strategy(request, prefill, name.empty() ? prefill_label(prefill) : name, profile));
+    all.push_back(plan_strategy(request, prefill, prefill_label(prefill) + loop, profile));
   };
-  add(Strategy::exact, Order::chunk, "exact, chunk by chunk");
-  add(Strategy::exact, Order::layer, "exact, layer by layer");
+  const std::string chunk = ", chunk by chunk", layer = ", layer by layer";
+  add(Strategy::exact, Order::chunk, chunk);
+  add(Strategy::exact, Order::layer, layer);
   add(Strategy::window, Order::chunk, "");
   add(Strategy::topk, Order::chunk, "");
-  add(Strategy::sparse, Order::chunk, "");
+  add(Strategy::sparse, Order::chunk, chunk);
+  add(Strategy::sparse, Order::layer, layer);
   return all;
 }
 

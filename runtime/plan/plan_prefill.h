@@ -8,7 +8,7 @@
 // Predicts what reading a prompt takes, by strategy and by the order of its loops (runtime/decode/prefill_order.h).
 namespace hayloft::runtime::plan {
 
-// exact in both orders, window and topk with their options in request.session.prefill.
+// exact and sparse in both orders, window and topk; with their options in request.session.prefill.
 std::vector<PlannedPrefill> plan_prefill(const PlanRequest& request, const MachineProfile* profile);
 
 }  // namespace hayloft::runtime::plan

@@ -238,12 +238,20 @@ std::string plan_table(const Plan& plan) {
   text += predicted_table(plan.methods);
   text += exact_table(plan);
 
+  const bool on_card =
+      std::ranges::any_of(plan.prefill, [](const PlannedPrefill& prefill) { return prefill.card_seconds.has_value(); });
   text += "\n| reading the context | products | attention | over a link |";
-  text += timed ? " **time** |\n|---|---:|---:|---:|---:|\n" : "\n|---|---:|---:|---:|\n";
+  text += timed ? " **time** |" : "";
+  text += on_card ? " predicted on the card |" : "";
+  text += "\n|---|---:|---:|---:|";
+  text += timed ? "---:|" : "";
+  text += on_card ? "---:|\n" : "\n";
   for (const PlannedPrefill& prefill : plan.prefill) {
     text += fmt::format("| {} | {} | {} | {} |", prefill.strategy, format_flops(prefill.products),
                         format_flops(prefill.attention), format_bytes(prefill.moved));
-    if (timed) text += prefill.seconds ? fmt::format(" {} |", format_duration(*prefill.seconds)) : " |";
+    const auto time = [](std::optional<double> s) { return s ? fmt::format(" {} |", format_duration(*s)) : " |"; };
+    if (timed) text += time(prefill.seconds);
+    if (on_card) text += time(prefill.card_seconds);
     text += "\n";
   }
   return text;
@@ -347,7 +355,8 @@ std::string plan_json(const std::vector<Plan>& plans) {
                                   {"product_flops", prefill.products},
                                   {"attention_flops", prefill.attention},
                                   {"link_bytes", prefill.moved},
-                                  {"seconds", prefill.seconds ? nlohmann::ordered_json(*prefill.seconds) : nullptr}});
+                                  {"seconds", json_or_null(prefill.seconds)},
+                                  {"predicted_on_card_seconds", json_or_null(prefill.card_seconds)}});
     }
     report["plans"].push_back(std::move(entry));
   }

@@ -121,7 +121,7 @@ TEST(PlanOfPrefill, IsOperationsOverTheirRates) {
   request.session.prefill.sinks = 0;
   const MachineProfile profile = even_profile();
   const Plan plan = make_plan(request, &profile);
-  ASSERT_EQ(plan.prefill.size(), 5u);
+  ASSERT_EQ(plan.prefill.size(), 6u);
   const double S = 1 << 20;
   // The last layer stops at K and V. A query head multiplies and adds d times for a key's score and d for its value.
   const double exact = S * (S + 1) / 2 * 31 * 32 * 4 * 128;
@@ -135,6 +135,28 @@ TEST(PlanOfPrefill, IsOperationsOverTheirRates) {
   const Plan eighth = make_plan(request, &profile);
   EXPECT_NEAR(*plan.prefill[2].seconds / *eighth.prefill[2].seconds, 8, 0.2) << "window is linear";
   EXPECT_GT(*plan.prefill[3].seconds / *eighth.prefill[3].seconds, 16) << "topk searches all before it";
+}
+
+TEST(PlanOfPrefill, SparseCountsWhatItScoresAndIsPredictedOnACard) {
+  PlanRequest request = llama_3_8b();
+  request.session.prefill.density = 0.05;
+  request.device_budget = std::uint64_t{16} << 30;
+  request.card = parse_card("rtx5060ti");
+  const Plan plan = make_plan(request, nullptr);
+  const PlannedPrefill &exact = plan.prefill[0], &by_chunk = plan.prefill[4], &by_layer = plan.prefill[5];
+  // Of 128 tokens 4 choose and half a token measures, twice, at half the cost of attention.
+  EXPECT_NEAR(by_chunk.attention / exact.attention, 0.05 + 4.5 / 128, 1e-6);
+  EXPECT_EQ(by_layer.attention, by_chunk.attention);
+  EXPECT_NEAR(static_cast<double>(by_chunk.moved), 3 * static_cast<double>(exact.moved),
+              0.001 * static_cast<double>(exact.moved))
+      << "but for the first chunks";
+  EXPECT_EQ(by_layer.moved, plan.prefill[1].moved);
+  const double rate = 36 * 2.57e9 * 512 / 2;  // half of what its tensor cores multiply and add
+  EXPECT_NEAR(*by_layer.card_seconds, (by_layer.products + by_layer.attention) / rate, 1);
+  EXPECT_NEAR(*by_chunk.card_seconds, static_cast<double>(by_chunk.moved) / (0.8 * 3.938e9 * 8), 1) << "the link";
+  EXPECT_FALSE(plan.prefill[3].card_seconds) << "topk searches beside the memory";
+  request.card = parse_card("34,2.5,448,27.2");
+  EXPECT_FALSE(make_plan(request, nullptr).prefill[0].card_seconds) << "nobody said how fast it multiplies";
 }
 TEST(PlanReport, TableAndJsonCarryTheSameTotals) {
   const PlanRequest request = llama_3_8b();
