@@ -15,9 +15,10 @@
 // keys, which the host then chooses by, and for attention to what it chose. What a chunk's queries are asked together
 // is bounded by the room for masses, so that a long chunk over a long context may take more passes.
 //
-// Rounding: scores are causal.cu's. A normaliser adds up in f32, some thousands of keys a lane; a mass that the host
-// compares is off by 2^-11 sum |q_i k_i| / sqrt(d) and 2^-13 of itself at most. What a measured query caught is the
-// quotient of attention's normaliser, whose weights are f16, and its own: off by 2^-10 at most.
+// Rounding: scores are causal.cu's, off by 2^-11 sum |q_i k_i| / sqrt(d) at most. A normaliser is the sum of f32, of a
+// million keys some thousands a lane, and off by 2^-11 of itself at most, as the masses are that the host compares.
+// What a measured query caught is the quotient of attention's own normaliser, off by 2^-10 at most (causal.cu), and
+// that.
 namespace hayloft::gpu::cuda {
 namespace {
 
@@ -28,7 +29,7 @@ int padded(int rows) {
   return (rows + kTile - 1) / kTile * kTile;
 }
 
-// Blocks of queries of one chunk, [begin, end) of each KV head, that choose together.
+// Chooses for blocks of queries of one chunk, the same of each KV head, together.
 class Choice {
  public:
   Choice(const Context& context, const CacheView& cache, const CausalStates& states, std::int64_t first,
@@ -111,9 +112,9 @@ class Choice {
     });
   }
 
-  // Holds f32 [Hkv][T g] of the states, when all have attended.
+  // Holds f32 [Hkv][T g] of the states, when all have attended; nothing where all keys are read.
   struct Attended {
-    const std::vector<float>&scale, &max, &sum;
+    std::vector<float> scale, max, sum;
   };
   // Adds what was read, and what measured queries caught of it.
   void count(const Attended& of, SparseRead& read) const {
@@ -248,16 +249,22 @@ void CudaBackend::attend_causal_sparse(const CacheView& cache, const float* q, i
   const auto at_once =
       static_cast<std::size_t>(cuda_lists_at_once(cache.kv_heads, group, first + T, context_.mass_bytes));
   read.heads.resize(static_cast<std::size_t>(query_heads));
-  const auto queries_of = [&](std::size_t from) {  // the next that choose together
+  const std::size_t blocks = query_blocks(0, T, group).size();
+  const auto queries_of = [&](std::size_t from, std::size_t to) {
     std::vector<std::vector<QueryBlock>> some;
     for (int head = 0; head < cache.kv_heads; ++head) {
-      std::vector<QueryBlock> of = query_blocks(head, T, group);
-      of.erase(of.begin(), of.begin() + static_cast<std::ptrdiff_t>(std::min(from, of.size())));
-      of.resize(std::min(of.size(), at_once));
-      some.push_back(std::move(of));
+      const std::vector<QueryBlock> of = query_blocks(head, T, group);
+      some.emplace_back(of.begin() + static_cast<std::ptrdiff_t>(from), of.begin() + static_cast<std::ptrdiff_t>(to));
     }
     return some;
   };
+
+  if (!is_chosen_for(first, query_blocks(0, T, group).back(), how)) {
+    CausalStates states;
+    states.group = group;
+    Choice(context_, cache, states, first, how, queries_of(0, blocks), stream).count({}, read);
+    return attend_causal(cache, q, T, query_heads, {}, out, queue);
+  }
 
   CausalQueries attended(context_, cache, T, query_heads, stream);
   const CausalStates& states = attended.states();
@@ -265,18 +272,16 @@ void CudaBackend::attend_causal_sparse(const CacheView& cache, const float* q, i
   std::optional<RowStream> rows;
   if (cache.store.tokens > 0) rows.emplace(context_, cache, cache.kv_heads, cache.store.tokens, stream);
   std::vector<Choice> choices;
-  for (std::size_t from = 0;; from += at_once) {
-    auto queries = queries_of(from);
-    if (queries[0].empty()) break;
-    Choice& choice = choices.emplace_back(context_, cache, states, first, how, std::move(queries), stream);
+  for (std::size_t from = 0; from < blocks; from += at_once) {
+    Choice& choice = choices.emplace_back(context_, cache, states, first, how,
+                                          queries_of(from, std::min(blocks, from + at_once)), stream);
     choice.choose(rows ? &*rows : nullptr);
     choice.attend(rows ? &*rows : nullptr);
   }
   const std::int64_t count = cache.kv_heads * states.rows;
-  const std::vector<float> scale = fetch(states.scale, count, stream);
-  const std::vector<float> max = fetch(states.max, count, stream);
-  const std::vector<float> sum = fetch(states.sum, count, stream);
-  for (const Choice& choice : choices) choice.count({scale, max, sum}, read);
+  const Choice::Attended all{fetch(states.scale, count, stream), fetch(states.max, count, stream),
+                             fetch(states.sum, count, stream)};
+  for (const Choice& choice : choices) choice.count(all, read);
   attended.finish({}, out);
 }
 
