@@ -9,6 +9,7 @@
 // Chooses the kernel that was compiled for the packing of a matrix.
 namespace hayloft::gpu::cuda {
 
+// Returns what kernels know of a packed matrix in device memory.
 inline PackedView view_of(const Matrix& w) {
   const Packing& packing = w.packing;
   PackedView view{
