@@ -6,8 +6,8 @@
 
 #include "gpu/sparse_causal.h"
 
-// What all backends do alike for sparse prefill: which queries are asked, which blocks of keys their masses choose, and
-// what is counted of it.
+// Holds what all backends do alike for sparse prefill: which queries are asked, which blocks of keys their masses
+// choose, and what is counted of it.
 namespace hayloft::gpu {
 
 // Returns for how many tokens keys are chosen together: some 512 rows of query heads. Half as many want only 1 to 4%

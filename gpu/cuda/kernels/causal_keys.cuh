@@ -24,7 +24,7 @@ struct CausalKeys {
   }
 };
 
-// What a block reads of the keys, numbered [begin, end) in the order in which it reads them. Here: all that its rows
+// Says what a block reads of the keys, numbered [begin, end) in the order in which it reads them: all that its rows
 // see.
 template <class Tile>
 struct EveryKey {
@@ -55,8 +55,8 @@ struct ListPart {
   int end;
 };
 
-// Lists of blocks of keys, ascending, one for so many rows of a KV head, the last for the rest: they name all that the
-// rows may see.
+// Holds lists of blocks of keys, ascending, one for so many rows of a KV head, the last for the rest. They name all
+// that the rows may see.
 struct CausalLists {
   const std::int32_t* blocks = nullptr;  // positions / sparse_key_block
   const ListPart* parts = nullptr;       // [Hkv][lists], of `blocks`
@@ -66,7 +66,7 @@ struct CausalLists {
   int first = 0;                         // the first query's position
 };
 
-// Of what arrived, the blocks that a list names.
+// Says the same of blocks of the keys that arrived which a list names.
 template <class Tile>
 struct ListedKeys {
   static constexpr int block = sparse_key_block;

@@ -61,7 +61,7 @@ __device__ inline void score_all(const CausalStates& states, const CausalKeys& k
     if (of >= 0 && vector * kVector < d) x = load16(states.q + states.at(kv_head, of) * d + vector * kVector);
     *reinterpret_cast<uint4*>(q + Tile::at(row, vector)) = x;
   }
-  // Where keys begin within a block, those before are not there; bring_rows() leaves out what lies behind the end.
+  // Keys may begin within a block: those of it before them are not there. bring_rows() leaves out those behind the end.
   const auto bring = [&](int key, f16* to) {
     if (key >= keys.begin) return bring_rows<Tile, Tile::keys>(from + key * stride, stride, keys.end - key, d, to);
     for (int i = static_cast<int>(threadIdx.x); i < Tile::keys * vectors; i += kCausalThreads) {

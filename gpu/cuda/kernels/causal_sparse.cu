@@ -12,13 +12,12 @@
 #include "gpu/sparse_choice.h"
 
 // Sparse prefill. Keys pass three times: for the normalisers of the queries that are asked, for the masses of blocks of
-// keys, which the host then chooses by, and for attention to what it chose. What a chunk's queries are asked together
-// is bounded by the room for masses, so that a long chunk over a long context may take more passes.
+// keys, which the host then chooses by, and for attention to what it chose. The room for
+// masses bounds how many queries are asked together, so that a long chunk over a long context may take more passes.
 //
 // Rounding: scores are causal.cu's, off by 2^-11 sum |q_i k_i| / sqrt(d) at most. A normaliser is the sum of f32, of a
-// million keys some thousands a lane, and off by 2^-11 of itself at most, as the masses are that the host compares.
-// What a measured query caught is the quotient of attention's own normaliser, off by 2^-10 at most (causal.cu), and
-// that.
+// million keys some thousands a lane, and off by 2^-11 of itself at most, as the masses are that the host compares. It
+// divides attention's own normaliser, off by 2^-10 at most (causal.cu), to say what a measured query caught.
 namespace hayloft::gpu::cuda {
 namespace {
 

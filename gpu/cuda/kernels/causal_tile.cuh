@@ -6,7 +6,7 @@
 #include "gpu/cuda/kernels/intrinsics.cuh"
 #include "gpu/cuda/kernels/warp.cuh"
 
-// What prefill's attention does with a tile of keys: scores, online softmax and weighted values, of which neither
+// Does with a tile of keys what prefill's attention does: scores, online softmax and weighted values, of which neither
 // scores nor weights leave the registers. It is FlashAttention-2 (arXiv:2307.08691), with all query heads of a KV head
 // as rows of one matrix and with states that are carried from call to call.
 namespace hayloft::gpu::cuda {

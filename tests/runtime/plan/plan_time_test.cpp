@@ -144,7 +144,7 @@ TEST(PlanOfPrefill, SparseCountsWhatItScoresAndIsPredictedOnACard) {
   request.card = parse_card("rtx5060ti");
   const Plan plan = make_plan(request, nullptr);
   const PlannedPrefill &exact = plan.prefill[0], &by_chunk = plan.prefill[4], &by_layer = plan.prefill[5];
-  // Of 128 tokens 4 choose and half a token measures, twice, at half the cost of attention.
+  // 4 of 128 tokens choose and half a token measures, twice, at half the cost of attention.
   EXPECT_NEAR(by_chunk.attention / exact.attention, 0.05 + 4.5 / 128, 1e-6);
   EXPECT_EQ(by_layer.attention, by_chunk.attention);
   EXPECT_NEAR(static_cast<double>(by_chunk.moved), 3 * static_cast<double>(exact.moved),
