@@ -15,9 +15,10 @@ inline constexpr int cuda_score_passes = 2;  // over the keys: for normalisers, 
 
 // Returns how many blocks of a prompt's queries choose their keys together, in a context of so many tokens. Each such
 // lot reads all keys before it to score them, and to attend.
-inline std::uint64_t cuda_lists_at_once(int kv_heads, int group, std::int64_t tokens,
+inline std::uint64_t cuda_lists_at_once(int kv_heads, int group, std::int64_t tokens, const SparseCausal& how,
                                         std::uint64_t mass_bytes = cuda_mass_bytes) {
-  const auto sums = static_cast<std::uint64_t>((sparse_sampled_tokens * group + 15) / 16 * kv_heads);  // of 16 rows
+  const int times = how.fidelity > 0 ? 2 : 1;  // queries that choose, and that stop the choice
+  const auto sums = static_cast<std::uint64_t>((sparse_sampled_tokens * group + 15) / 16 * kv_heads * times);
   const auto blocks = static_cast<std::uint64_t>(std::max<std::int64_t>(1, tokens / sparse_key_block));
   const std::uint64_t bytes = sums * blocks * sizeof(float);
   return std::max<std::uint64_t>(1, mass_bytes / bytes);
@@ -25,7 +26,7 @@ inline std::uint64_t cuda_lists_at_once(int kv_heads, int group, std::int64_t to
 // Returns how often it reads all rows of the store for a chunk of T tokens, the first of which sits at `first`.
 inline int cuda_sparse_passes(int kv_heads, int group, std::int64_t first, int T, const SparseCausal& how) {
   const std::vector<QueryBlock> queries = query_blocks(0, T, group);
-  const std::size_t at_once = cuda_lists_at_once(kv_heads, group, first + T);
+  const std::size_t at_once = cuda_lists_at_once(kv_heads, group, first + T, how);
   int passes = 0;
   for (std::size_t from = 0; from < queries.size(); from += at_once) {
     passes +=

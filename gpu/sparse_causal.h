@@ -16,6 +16,7 @@ inline constexpr int sparse_key_block = 16;  // keys that are chosen together, a
 struct SparseCausal {
   double mass = 0.98;     // of the softmax, that the blocks hold on average over a KV head's query heads; in (0, 1]
   double density = 0;     // instead, where above 0: this share of the blocks before, in (0, 1]
+  double fidelity = 0;    // instead, where above 0: as mass, of queries that have no part in the order of the blocks
   int dense_keys = 1024;  // shorter contexts cost more to choose from than to read
 };
 
@@ -30,9 +31,15 @@ struct SparseRead {
     std::uint64_t caught = 0;  // their masses, in units
     double share() const { return rows == 0 ? 1 : static_cast<double>(caught) * unit / static_cast<double>(rows); }
   };
-  std::uint64_t visible = 0;   // pairs of a query and a key at or before it
-  std::uint64_t attended = 0;  // of these, those that were read
-  std::vector<Head> heads;     // [Hq]; empty before the first chunk
+  // Choices of one KV head, each for a block of queries.
+  struct Choices {
+    std::uint64_t made = 0;
+    std::uint64_t whole = 0;  // that came to all keys
+  };
+  std::uint64_t visible = 0;     // pairs of a query and a key at or before it
+  std::uint64_t attended = 0;    // of these, those that were read
+  std::vector<Head> heads;       // [Hq]; empty before the first chunk
+  std::vector<Choices> choices;  // [Hkv]; likewise
 
   void add(const SparseRead& other) {
     visible += other.visible;
@@ -41,6 +48,11 @@ struct SparseRead {
     for (std::size_t h = 0; h < other.heads.size(); ++h) {
       heads[h].rows += other.heads[h].rows;
       heads[h].caught += other.heads[h].caught;
+    }
+    choices.resize(std::max(choices.size(), other.choices.size()));
+    for (std::size_t h = 0; h < other.choices.size(); ++h) {
+      choices[h].made += other.choices[h].made;
+      choices[h].whole += other.choices[h].whole;
     }
   }
   double density() const { return visible == 0 ? 1 : static_cast<double>(attended) / static_cast<double>(visible); }

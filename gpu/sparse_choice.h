@@ -42,18 +42,27 @@ inline constexpr int sparse_measured_every = 8;  // one block of queries in so m
 
 // Returns the tokens of the chunk whose queries choose for the block.
 std::vector<int> sampled_tokens(const QueryBlock& queries);
-// Returns as many others, as far as there are others, whose queries say what the choice catches.
+// Returns as many others, as far as there are others, whose queries say when enough is chosen; none but for a fidelity.
+std::vector<int> stopping_tokens(const QueryBlock& queries, const SparseCausal& how);
+// Returns as many others again, whose queries say what the choice catches.
 std::vector<int> measured_tokens(const QueryBlock& queries);
 // Returns whether what the block's choice caught is measured.
 bool is_measured(std::int64_t first, const QueryBlock& queries);
 
-// Takes the heaviest blocks of keys, ties to the smaller, until they hold what is wanted. mass: of each of the blocks
-// before the queries, summed over `rows` of them, whose softmaxes have 1 each; own: of the keys behind those blocks.
-// Masses that are not finite count as 0.
-ChosenKeys choose_keys(std::vector<double> mass, double own, int rows, const SparseCausal& how);
+// Sums the softmaxes of some queries of a block, each of which has 1 in all.
+struct KeyMass {
+  std::vector<double> blocks;  // of each block of keys before the queries
+  double own = 0;              // of the keys behind those
+  int rows = 0;                // queries
+};
+
+// Takes the heaviest blocks of keys by `sampled`, ties to the smaller, until they hold what is wanted: for a fidelity
+// by `stopping`, which is empty otherwise. Masses that are not finite count as 0.
+ChosenKeys choose_keys(KeyMass sampled, KeyMass stopping, const SparseCausal& how);
 
 // Adds what a block of queries reads.
-void count_read(std::int64_t first, const QueryBlock& queries, int group, const ChosenKeys& chosen, SparseRead& read);
+void count_read(std::int64_t first, const QueryBlock& queries, int group, const SparseCausal& how,
+                const ChosenKeys& chosen, SparseRead& read);
 // Adds what one measured query caught.
 void count_caught(double share, SparseRead::Head& head);
 

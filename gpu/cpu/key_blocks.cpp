@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <mutex>
-#include <numeric>
 
 #include "gpu/cpu/scratch.h"
 #include "gpu/cpu/tile_packer.h"
@@ -20,7 +19,7 @@ constexpr int kScoredBlocks = kTileKeys / sparse_key_block;
 
 struct KeyBlockChoice::Batch {
   std::span<const QueryBlock> blocks;
-  std::vector<std::vector<int>> tokens;  // of each block: those that choose, then those that measure
+  std::vector<std::vector<int>> tokens;  // of each block: those that choose, that stop the choice, that measure
   std::vector<int> row;                  // of each block its first row; rows are [tokens][query heads of the group]
   int rows = 0;
   std::vector<float> q;    // [rows][d], scaled; and as many zeros as score_tile() may read
@@ -34,6 +33,18 @@ struct KeyBlockChoice::Masses {
   std::int64_t count = 0;     // blocks of keys
   std::vector<float> blocks;  // [rows][count]
   std::vector<float> own;     // [rows], of the keys behind those
+
+  KeyMass sum(int from, int n) const {  // of n rows
+    KeyMass sums;
+    sums.blocks.resize(static_cast<std::size_t>(count));
+    sums.rows = n;
+    for (int row = from; row < from + n; ++row) {
+      const float* const of = blocks.data() + row * count;
+      for (std::size_t b = 0; b < sums.blocks.size(); ++b) sums.blocks[b] += static_cast<double>(of[b]);
+      sums.own += static_cast<double>(own[static_cast<std::size_t>(row)]);
+    }
+    return sums;
+  }
 };
 
 void KeyBlockChoice::score_keys(int head, std::int64_t from, int n, const float* q, int rows, float* keys,
@@ -52,10 +63,11 @@ KeyBlockChoice::Batch KeyBlockChoice::sample(std::span<const QueryBlock> queries
   batch.blocks = queries;
   for (const QueryBlock& block : queries) {
     std::vector<int> tokens = sampled_tokens(block);
-    if (is_measured(first_, block)) {
-      const std::vector<int> others = measured_tokens(block);
+    const auto ask = [&](const std::vector<int>& others) {
       tokens.insert(tokens.end(), others.begin(), others.end());
-    }
+    };
+    ask(stopping_tokens(block, how_));
+    if (is_measured(first_, block)) ask(measured_tokens(block));
     batch.row.push_back(batch.rows);
     batch.rows += static_cast<int>(tokens.size()) * group;
     for (const std::int64_t token : tokens) {
@@ -160,23 +172,19 @@ KeyBlockChoice::Masses KeyBlockChoice::masses(const Batch& batch, std::size_t bl
 ChosenKeys KeyBlockChoice::choose_block(const Batch& batch, std::size_t block, SparseRead& read) const {
   const QueryBlock& queries = batch.blocks[block];
   const int group = query_heads_ / cache_.kv_heads;
-  const int choosing = static_cast<int>(sampled_tokens(queries).size()) * group;  // rows
+  const int sampled = static_cast<int>(sampled_tokens(queries).size()) * group;  // rows
+  const int stopping = static_cast<int>(stopping_tokens(queries, how_).size()) * group;
+  const int choosing = sampled + stopping;
   ChosenKeys chosen;
   Masses all;
   if (is_chosen_for(first_, queries, how_)) {
     all = masses(batch, block);
-    std::vector<double> mass(static_cast<std::size_t>(all.count));
-    for (int row = 0; row < choosing; ++row) {
-      const float* const of = all.blocks.data() + row * all.count;
-      for (std::size_t b = 0; b < mass.size(); ++b) mass[b] += static_cast<double>(of[b]);
-    }
-    chosen =
-        choose_keys(std::move(mass), std::accumulate(all.own.begin(), all.own.begin() + choosing, 0.0), choosing, how_);
+    chosen = choose_keys(all.sum(0, sampled), all.sum(sampled, stopping), how_);
   }
   read.heads.resize(static_cast<std::size_t>(query_heads_));
-  count_read(first_, queries, group, chosen, read);
+  count_read(first_, queries, group, how_, chosen, read);
   if (!is_measured(first_, queries)) return chosen;
-  for (int row = 0; row < choosing; ++row) {
+  for (int row = 0; row < sampled; ++row) {  // measured are as many
     double caught = 1;
     if (chosen) {
       caught = static_cast<double>(all.own[static_cast<std::size_t>(choosing + row)]);
@@ -192,7 +200,8 @@ std::vector<ChosenKeys> KeyBlockChoice::choose(std::span<const QueryBlock> queri
                                                SparseRead& read) const {
   std::vector<ChosenKeys> chosen(queries.size());
   const int group = query_heads_ / cache_.kv_heads;
-  const std::size_t rows = sampled_tokens(queries.front()).size() * static_cast<std::size_t>(group);
+  const std::size_t tokens = sampled_tokens(queries.front()).size() + stopping_tokens(queries.front(), how_).size();
+  const std::size_t rows = tokens * static_cast<std::size_t>(group);
   const std::size_t together = std::max<std::size_t>(1, kBatchRows / rows);
   for (std::size_t from = 0; from < queries.size(); from += together) {
     Batch batch = sample(queries.subspan(from, std::min(together, queries.size() - from)));

@@ -96,7 +96,8 @@ class Session:
 
     attn: how decoded tokens attend, "sparq:r=16:k=128", or "auto", by whichever method the machine's profile says is fastest at
         each length; exactly by default.
-    prefill: how prompts attend: "exact", "window:window=4096:sinks=4", "topk:k=1024:window=4096".
+    prefill: how prompts attend: "exact", "window:window=4096:sinks=4", "topk:k=1024:window=4096",
+        "sparse:mass=0.98", "sparse:fidelity=0.97" (measured) or "sparse:density=0.05".
     chunk_tokens: of a prompt that are read at a time.
     block_tokens, columns, rows: of the store; columns names a format as --columns does ("f16"), rows as --rows does ("f16").
 

@@ -37,8 +37,10 @@ bool read_word(std::string_view key, std::string_view value, ReadingNote& note) 
   }
   if (key == "prefill") return read_kind(value, prefill.kind);
   if (key == "window") return read_whole(value, prefill.window) && prefill.window >= 1;
-  if (key == "mass") return read_whole(value, prefill.mass) && prefill.mass > 0 && prefill.mass <= 1;
-  if (key == "density") return read_whole(value, prefill.density) && prefill.density >= 0 && prefill.density <= 1;
+  gpu::SparseCausal& sparse = prefill.sparse;
+  if (key == "mass") return read_whole(value, sparse.mass) && sparse.mass > 0 && sparse.mass <= 1;
+  if (key == "density") return read_whole(value, sparse.density) && sparse.density >= 0 && sparse.density <= 1;
+  if (key == "fidelity") return read_whole(value, sparse.fidelity) && sparse.fidelity > 0 && sparse.fidelity <= 1;
   if (key == "sinks") return read_whole(value, prefill.sinks) && prefill.sinks >= 0;
   if (key == "k") return read_whole(value, prefill.k.count) && prefill.k.count >= 1;
   if (key == "k_share") {
@@ -57,7 +59,8 @@ std::string write_note(const ReadingNote& note) {
   if (note.products != gpu::Products::exact) text += fmt::format(" products={}", gpu::name(note.products));
   if (prefill.kind == PrefillOptions::Kind::exact) return text;
   if (prefill.kind == PrefillOptions::Kind::sparse) {
-    return text + fmt::format(" prefill=sparse mass={} density={}", prefill.mass, prefill.density);
+    text += fmt::format(" prefill=sparse mass={} density={}", prefill.sparse.mass, prefill.sparse.density);
+    return prefill.sparse.fidelity > 0 ? text + fmt::format(" fidelity={}", prefill.sparse.fidelity) : text;
   }
   text += fmt::format(" prefill={} window={}", name(prefill.kind), prefill.window);
   if (prefill.kind == PrefillOptions::Kind::window) return text + fmt::format(" sinks={}", prefill.sinks);
@@ -88,7 +91,9 @@ ReadingNote read_note(std::string_view text, std::string_view file) {
   needs({"chunk_tokens"});
   if (seen.contains("k") && seen.contains("k_share")) fail("{}: says both k and k_share; make it anew", file);
   if (note.prefill.kind == PrefillOptions::Kind::window) needs({"window", "sinks"});
-  if (note.prefill.kind == PrefillOptions::Kind::sparse) needs({"mass", "density"});
+  if (note.prefill.kind == PrefillOptions::Kind::sparse && !seen.contains("density") && !seen.contains("fidelity")) {
+    needs({"mass"});
+  }
   if (note.prefill.kind == PrefillOptions::Kind::topk) needs({"window", seen.contains("k_share") ? "k_share" : "k"});
   return note;
 }

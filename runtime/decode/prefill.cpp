@@ -93,8 +93,9 @@ std::string prefill_label(const PrefillOptions& options) {
     case PrefillOptions::Kind::topk:
       return fmt::format("topk k={} w={}", options.k.text(), options.window);
     case PrefillOptions::Kind::sparse:
-      return options.density > 0 ? fmt::format("sparse density={:g}%", 100 * options.density)
-                                 : fmt::format("sparse mass={:g}%", 100 * options.mass);
+      if (options.sparse.fidelity > 0) return fmt::format("sparse fidelity={:g}%", 100 * options.sparse.fidelity);
+      if (options.sparse.density > 0) return fmt::format("sparse density={:g}%", 100 * options.sparse.density);
+      return fmt::format("sparse mass={:g}%", 100 * options.sparse.mass);
     case PrefillOptions::Kind::exact:
       break;
   }
@@ -102,11 +103,15 @@ std::string prefill_label(const PrefillOptions& options) {
 }
 
 void check_prefill(const PrefillOptions& options) {
-  if (!(options.mass > 0 && options.mass <= 1)) {
-    fail("--prefill sparse:mass={:g}%: a share of the softmax above 0% and up to 100%", 100 * options.mass);
+  const gpu::SparseCausal& sparse = options.sparse;
+  if (!(sparse.mass > 0 && sparse.mass <= 1)) {
+    fail("--prefill sparse:mass={:g}%: a share of the softmax above 0% and up to 100%", 100 * sparse.mass);
   }
-  if (!(options.density >= 0 && options.density <= 1)) {
-    fail("--prefill sparse:density={:g}%: a share of the keys above 0% and up to 100%", 100 * options.density);
+  if (!(sparse.density >= 0 && sparse.density <= 1)) {
+    fail("--prefill sparse:density={:g}%: a share of the keys above 0% and up to 100%", 100 * sparse.density);
+  }
+  if (!(sparse.fidelity >= 0 && sparse.fidelity <= 1)) {
+    fail("--prefill sparse:fidelity={:g}%: a share of the softmax above 0% and up to 100%", 100 * sparse.fidelity);
   }
   if (options.window < 1)
     fail("--prefill-window {}: a query attends to itself at least; use 1 or more", options.window);
@@ -126,8 +131,7 @@ void attend_prefill(const LayerStep& at, const float* q, int rows, const Prefill
     case PrefillOptions::Kind::topk:
       return attend_topk(at, q, rows, options, out);
     case PrefillOptions::Kind::sparse:
-      return at.backend.attend_causal_sparse(at.cache, q, rows, at.query_heads,
-                                             {.mass = options.mass, .density = options.density}, out, read, at.stream);
+      return at.backend.attend_causal_sparse(at.cache, q, rows, at.query_heads, options.sparse, out, read, at.stream);
   }
 }
 

@@ -21,8 +21,9 @@
 //           block and the window of the cache together.
 //   sparse  the blocks of keys that hold the wanted share of the softmax, chosen for each block of queries and KV head
 //           by some of its queries, which are scored exactly (gpu::SparseCausal); the first block, and the block of
-//           queries itself, always. The chunk size is part of the result here, too. What was caught is measured by
-//           queries that had no part in the choice (gpu::SparseRead).
+//           queries itself, always. By fidelity other queries, which have no part in the order of the blocks, say when
+//           enough are chosen. The chunk size is part of the result here, too. What was caught is measured by queries
+//           that had no part in the choice (gpu::SparseRead).
 //
 // Sliding-window layers keep to their own window. The answer's tokens are another matter: see Method.
 namespace hayloft::runtime {
@@ -37,14 +38,13 @@ struct PrefillOptions {
   std::int64_t window = 4096;  // w, the query's own position counted in
   std::int64_t sinks = 4;      // s, of `window`
   Budget k{1024, 0};           // k, of `topk`: besides the window; a share is one of p + 1
-  double mass = 0.98;          // of `sparse`, of the softmax, in (0, 1]
-  double density = 0;          // of `sparse`: this share of the blocks instead, where above 0
+  gpu::SparseCausal sparse = {};
   Order order = Order::automatic;
 };
 
 const char* name(PrefillOptions::Kind kind);  // "exact", "window", "topk", "sparse"
 
-// "exact", "window w=4096 s=4", "topk k=1024 w=4096", "sparse mass=98%".
+// "exact", "window w=4096 s=4", "topk k=1024 w=4096", "sparse mass=98%", "sparse fidelity=97%".
 std::string prefill_label(const PrefillOptions& options);
 
 // Throws Error naming the option that is out of range.

@@ -39,7 +39,7 @@ PrefillTraffic prefill_traffic(const ModelConfig& config, const SessionOptions& 
       read = stored - limit + std::min(prefill.k.of(at + T), limit) * T * config.group_size();
     } else if (prefill.kind == Strategy::sparse) {
       read = stored * gpu::cuda_sparse_passes(config.kv_heads, config.group_size(), at, static_cast<int>(T),
-                                              {.mass = prefill.mass, .density = prefill.density});
+                                              prefill.sparse);
     }
     rows += static_cast<std::uint64_t>(read);
   }

@@ -34,6 +34,15 @@ struct Asked {
   std::span<const std::int32_t> rest;
 };
 
+// A way to read prompts, and what it has read of what the task's samples have in common.
+struct Reading {
+  SessionOptions session;
+  std::string prefill;  // prefill_label()
+  std::optional<Session> shared;
+  double shared_seconds = 0;
+  std::map<SharedMethod, double> shared_prepare_seconds;
+};
+
 class Run {
  public:
   Run(const Model& model, const Tokenizer& tokenizer, offload::Arena& arena, EvalTask& task, const EvalOptions& options,
@@ -41,7 +50,14 @@ class Run {
       : model_(model), tokenizer_(tokenizer), arena_(arena), task_(task), options_(options), hooks_(hooks) {
     if (options.methods.empty()) fail("--attn: name at least one attention method");
     if (options.samples < 1) fail("--samples {}: at least one is needed", options.samples);
-    session_ = session_at(options.session, task.ctx_size());
+    const SessionOptions session = session_at(options.session, task.ctx_size());
+    for (const PrefillOptions& prefill :
+         options.prefills.empty() ? std::vector{session.prefill} : options.prefills) {
+      Reading& reading = readings_.emplace_back();
+      reading.session = session;
+      reading.session.prefill = prefill;
+      reading.prefill = prefill_label(prefill);
+    }
     dense_ = make_method({}, model.config().head_dim);
     host_ = gpu::make_cpu_backend(model.backend().threads());
     for (const MethodOptions& method : options.methods) {
@@ -58,37 +74,50 @@ class Run {
   void answer_all(const std::vector<SharedMethod>& methods) {
     const int samples = std::min(options_.samples, task_.samples());
     for (int number = 0; number < samples; ++number) {
-      std::vector<SharedMethod> missing;
-      for (const SharedMethod& method : methods) {
-        if (!hooks_.done || !hooks_.done(task_, number, method->options())) missing.push_back(method);
+      std::vector<std::vector<SharedMethod>> missing(readings_.size());
+      for (std::size_t i = 0; i < readings_.size(); ++i) {
+        for (const SharedMethod& method : methods) {
+          if (!hooks_.done || !hooks_.done(task_, number, readings_[i].prefill, method->options()))
+            missing[i].push_back(method);
+        }
       }
-      if (!missing.empty()) answer(number, missing);
+      const auto last = std::ranges::find_if(missing.rbegin(), missing.rend(), [](const auto& of) { return !of.empty(); });
+      if (last == missing.rend()) continue;
+      const EvalSample sample = task_.sample(number);
+      std::optional<Reference> reference;
+      observed_ = false;
+      // What others are held against stands behind the first way of reading.
+      const bool refers = !sample.forced.empty() || options_.agreement;
+      for (std::size_t i = 0; i < readings_.size(); ++i) {
+        if (!missing[i].empty() || (i == 0 && refers)) answer(number, sample, readings_[i], missing[i], reference);
+      }
     }
   }
 
-  void answer(int number, const std::vector<SharedMethod>& methods) {
-    const EvalSample sample = task_.sample(number);
+  // Answers by the methods behind what `reading` reads. The first such call of a sample makes its reference, where it
+  // has one.
+  void answer(int number, const EvalSample& sample, Reading& reading, const std::vector<SharedMethod>& methods,
+              std::optional<Reference>& reference) {
     if (hooks_.sample_started) {
       hooks_.sample_started(task_, number, static_cast<std::int64_t>(sample.prompt.size()));
     }
     const Clock::time_point start = Clock::now();
     std::optional<Session> own;
     if (sample.shared_tokens > 0) {
-      read_shared(sample, methods);
+      read_shared(sample, methods, reading);
     } else {
-      own.emplace(read(sample.prompt, methods));
+      own.emplace(read(sample.prompt, methods, reading));
     }
-    Asked asked{own ? *own : *shared_, rest_of(sample)};
-    const double prefill_seconds = sample.shared_tokens > 0 ? shared_prefill_seconds_ : seconds_since(start);
+    Asked asked{own ? *own : *reading.shared, rest_of(sample)};
+    const double prefill_seconds = sample.shared_tokens > 0 ? reading.shared_seconds : seconds_since(start);
 
-    observed_ = false;
-    std::optional<Reference> reference;
-    if (!sample.forced.empty() || options_.agreement) reference = refer(asked, sample);
+    const bool first = &reading == &readings_.front();
+    if (first && (!sample.forced.empty() || options_.agreement)) reference = refer(asked, sample);
     for (const SharedMethod& method : methods) {
       const Clock::time_point before = Clock::now();
       asked.read.prepare(*method, hooks_.prepare);
-      const double prepare_seconds = seconds_since(before) + shared_prepare_seconds_[method];
-      EvalRow row = reference && method->options().name == "dense"
+      const double prepare_seconds = seconds_since(before) + reading.shared_prepare_seconds[method];
+      EvalRow row = first && reference && method->options().name == "dense"
                         ? row_of(*reference, sample)
                         : answer_by(method, asked, sample, reference ? &*reference : nullptr);
       row.task = task_.name();
@@ -96,7 +125,8 @@ class Run {
       row.ctx_size = task_.ctx_size();
       row.prompt_tokens = static_cast<std::int64_t>(sample.prompt.size());
       row.depth = sample.depth;
-      row.block_tokens = session_.cache.block_tokens;
+      row.block_tokens = reading.session.cache.block_tokens;
+      row.prefill = reading.prefill;
       row.attn = method->options();
       row.products = model_.backend().products();
       row.measure = task_.measure();
@@ -108,19 +138,21 @@ class Run {
   }
 
   // Reads what the task's samples share, and builds what the methods keep of it, once.
-  void read_shared(const EvalSample& sample, const std::vector<SharedMethod>& methods) {
-    if (!shared_) {
+  void read_shared(const EvalSample& sample, const std::vector<SharedMethod>& methods, Reading& reading) const {
+    std::optional<Session>& shared = reading.shared;
+    if (!shared) {
       const Clock::time_point start = Clock::now();
-      shared_.emplace(model_, arena_, session_);
-      for (const auto& method : methods_) shared_->attach_method(*method);
-      shared_->append(std::span(sample.prompt).first(static_cast<std::size_t>(sample.shared_tokens)), hooks_.prefill);
-      shared_prefill_seconds_ = seconds_since(start);
+      shared.emplace(model_, arena_, reading.session);
+      for (const auto& method : methods_) shared->attach_method(*method);
+      shared->append(std::span(sample.prompt).first(static_cast<std::size_t>(sample.shared_tokens)), hooks_.prefill);
+      reading.shared_seconds = seconds_since(start);
     }
     for (const SharedMethod& method : methods) {
       const Clock::time_point start = Clock::now();
-      shared_->prepare(*method, hooks_.prepare);
+      shared->prepare(*method, hooks_.prepare);
       // Nothing is left to be done when it was there already.
-      shared_prepare_seconds_[method] = std::max(shared_prepare_seconds_[method], seconds_since(start));
+      double& seconds = reading.shared_prepare_seconds[method];
+      seconds = std::max(seconds, seconds_since(start));
     }
   }
 
@@ -132,8 +164,9 @@ class Run {
   }
 
   // The prompt but for its last token.
-  Session read(const std::vector<std::int32_t>& prompt, const std::vector<SharedMethod>& methods) const {
-    Session context(model_, arena_, session_);
+  Session read(const std::vector<std::int32_t>& prompt, const std::vector<SharedMethod>& methods,
+               const Reading& reading) const {
+    Session context(model_, arena_, reading.session);
     for (const SharedMethod& method : methods) context.attach_method(*method);
     const auto before = std::span(prompt).first(prompt.size() - 1);
     const std::size_t question = std::min(question_tokens, before.size());
@@ -237,14 +270,14 @@ class Run {
     session.set_method(method);
     double seconds = 0, watched = 0;
     std::shared_ptr<FidelityControl> kept;
-    if (method->options().name == "auto" && options_.auto_fidelity > 0 && !session_.peers().several()) {
+    if (method->options().name == "auto" && options_.auto_fidelity > 0 && !options_.session.peers().several()) {
       kept = std::make_shared<FidelityControl>(method->options(), model_.config().head_dim, options_.auto_fidelity);
       session.set_method(kept->method());
       session.add_observer(kept);
     }
     const auto meter = std::make_shared<Meter>(*host_, session.tokens(), options_.fidelity_steps);
     // Over ranks nobody has all of the keys to measure by.
-    cluster::Communicator& ranks = session_.peers();
+    cluster::Communicator& ranks = options_.session.peers();
     if (row.k > 0 && options_.fidelity_steps > 0 && !ranks.several())
       session.add_observer(std::make_shared<Clocked>(meter, watched));
     if (options_.observer && !observed_) session.add_observer(std::make_shared<Clocked>(options_.observer, watched));
@@ -300,13 +333,10 @@ class Run {
   EvalTask& task_;
   const EvalOptions& options_;
   const EvalHooks& hooks_;
-  SessionOptions session_;
   SharedMethod dense_;
   std::unique_ptr<gpu::Backend> host_;  // for the meter
   std::vector<SharedMethod> methods_;
-  std::optional<Session> shared_;  // what the samples of the task have in common
-  double shared_prefill_seconds_ = 0;
-  std::map<SharedMethod, double> shared_prepare_seconds_;
+  std::vector<Reading> readings_;
   bool observed_ = false;  // an answer to this sample
 };
 

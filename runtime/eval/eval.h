@@ -26,6 +26,7 @@ struct EvalRow {
   std::int64_t prompt_tokens = 0;  // of the sample
   std::optional<double> depth;     // percent, where the sample has one
   int block_tokens = 0;            // of the store
+  std::string prefill = "exact";   // prefill_label() of how the prompt was read
   MethodOptions attn;
   std::int64_t k = 0;       // positions attended at this length; 0 for dense
   std::int64_t window = 0;  // w at this length
@@ -35,8 +36,9 @@ struct EvalRow {
   std::string prediction;  // as it is scored; empty where tokens were forced
   std::vector<std::string> expected;
 
-  // Against dense attention on the same tokens: the share of steps with the same most likely token, and the mean
-  // KL(dense || method), in nats. The tokens are the sample's forced ones, else what dense attention generated.
+  // Against dense attention behind the first way of reading, on the same tokens: the share of steps with the same most
+  // likely token, and the mean KL(dense || method), in nats. The tokens are the sample's forced ones, else what dense
+  // attention generated.
   std::optional<double> top1;
   std::optional<double> kl;
   // Of drafts of drafted_tokens by the method, how many tokens of them a pass of exact attention would accept: the
@@ -73,6 +75,7 @@ struct EvalRow {
 // Says which methods answer how many samples, and what is measured of the answers.
 struct EvalOptions {
   std::vector<MethodOptions> methods;
+  std::vector<PrefillOptions> prefills;  // each prompt is read by all of them; empty: as `session` says
   int samples = 10;          // of each task at each length, or as many as there are
   bool by_method = false;    // all samples of a method before the next method, instead of all methods of a sample
   bool agreement = false;    // lead every method along dense attention's answers, too
@@ -86,7 +89,7 @@ struct EvalOptions {
 // Called as a run goes on; each may be empty.
 struct EvalHooks {
   // Returns whether a row is there already: then it is not made again. None: all are made.
-  std::function<bool(const EvalTask& task, int sample, const MethodOptions& attn)> done;
+  std::function<bool(const EvalTask& task, int sample, const std::string& prefill, const MethodOptions& attn)> done;
   std::function<void(const EvalTask& task, int sample, std::int64_t prompt_tokens)> sample_started;
   PrefillProgress prefill;
   StateProgress prepare;
@@ -94,7 +97,8 @@ struct EvalHooks {
   std::function<void(const EvalRow& row)> row;
 };
 
-// Samples in order, all methods of a sample one after another unless by_method. Answers are greedy and end with the
+// Samples in order, all methods of a sample one after another unless by_method, behind one way of reading after the
+// other. Answers are greedy and end with the
 // model's end-of-text token, or where the task says so. The last 256 tokens of a prompt, its question, are read
 // exactly, however the rest is; of samples that share their beginning, all behind it. Throws Error: options out of
 // range, a sample that cannot be made, a context that does not fit.

@@ -22,8 +22,9 @@ using nlohmann::ordered_json;
 
 constexpr const char* schema = "hayloft.eval/1";
 
-std::string row_key(const std::string& task, std::int64_t ctx_size, int sample, const MethodOptions& attn) {
-  return fmt::format("{} {} {} {}", task, ctx_size, sample, method_key(attn));
+std::string row_key(const std::string& task, std::int64_t ctx_size, int sample, const std::string& prefill,
+                    const MethodOptions& attn) {
+  return fmt::format("{} {} {} {} {}", task, ctx_size, sample, prefill, method_key(attn));
 }
 
 // Says where two recipes differ, "seed 1 (here 2)".
@@ -76,7 +77,7 @@ void EvalFile::read(const std::string& content, const std::string& recipe) {
     if (number > 1) {
       rows_.push_back(parse_eval_row(line, fmt::format("--out {}, line {}", path_.string(), number)));
       const EvalRow& row = rows_.back();
-      keys_.insert(row_key(row.task, row.ctx_size, row.sample, row.attn));
+      keys_.insert(row_key(row.task, row.ctx_size, row.sample, row.prefill, row.attn));
       continue;
     }
     const json there = json::parse(line, nullptr, false);
@@ -98,13 +99,14 @@ void EvalFile::read(const std::string& content, const std::string& recipe) {
   if (fresh) write(header);
 }
 
-bool EvalFile::has(const std::string& task, std::int64_t ctx_size, int sample, const MethodOptions& attn) const {
-  return keys_.count(row_key(task, ctx_size, sample, attn)) > 0;
+bool EvalFile::has(const std::string& task, std::int64_t ctx_size, int sample, const std::string& prefill,
+                   const MethodOptions& attn) const {
+  return keys_.count(row_key(task, ctx_size, sample, prefill, attn)) > 0;
 }
 
 void EvalFile::add(const EvalRow& row) {
   write(eval_row_json(row, digest_));
-  keys_.insert(row_key(row.task, row.ctx_size, row.sample, row.attn));
+  keys_.insert(row_key(row.task, row.ctx_size, row.sample, row.prefill, row.attn));
   rows_.push_back(row);
 }
 

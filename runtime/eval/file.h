@@ -25,7 +25,8 @@ class EvalFile {
   EvalFile& operator=(const EvalFile&) = delete;
 
   const std::vector<EvalRow>& rows() const { return rows_; }  // those it had and those added
-  bool has(const std::string& task, std::int64_t ctx_size, int sample, const MethodOptions& attn) const;
+  bool has(const std::string& task, std::int64_t ctx_size, int sample, const std::string& prefill,
+           const MethodOptions& attn) const;
   void add(const EvalRow& row);  // written at once; throws Error
 
  private:

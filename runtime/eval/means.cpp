@@ -1,17 +1,35 @@
 #include "runtime/eval/means.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "runtime/eval/json.h"
 
 namespace hayloft::runtime::eval {
+namespace {
+
+std::string answer_label(const EvalRow& row, bool several_ways) {
+  return several_ways ? fmt::format("{}, read {}", method_label(row.attn), row.prefill) : method_label(row.attn);
+}
+
+bool read_in_several_ways(const std::vector<EvalRow>& rows) {
+  return std::ranges::any_of(rows, [&](const EvalRow& row) { return row.prefill != rows.front().prefill; });
+}
+
+}  // namespace
+
+std::string answer_key(const EvalRow& row) {
+  return row.prefill + " " + method_key(row.attn);
+}
 
 std::vector<Group> group_rows(const std::vector<EvalRow>& rows, bool by_task, std::optional<std::int64_t> ctx_size) {
   std::vector<Group> groups;
+  const bool several_ways = read_in_several_ways(rows);
   for (const EvalRow& row : rows) {
     if (ctx_size && row.ctx_size != *ctx_size) continue;
     const std::string task = by_task ? row.task : "";
-    const std::string method = method_key(row.attn);
+    const std::string method = answer_key(row);
     auto group = std::find_if(groups.begin(), groups.end(), [&](const Group& each) {
       return each.task == task && each.ctx_size == row.ctx_size && each.method == method;
     });
@@ -20,8 +38,9 @@ std::vector<Group> group_rows(const std::vector<EvalRow>& rows, bool by_task, st
       group->task = task;
       group->ctx_size = row.ctx_size;
       group->method = method;
-      group->label = method_label(row.attn);
-      group->dense = row.attn.name == "dense";
+      group->reading = row.prefill;
+      group->label = answer_label(row, several_ways);
+      group->dense = row.attn.name == "dense" && row.prefill == rows.front().prefill;
       group->measure = row.measure;
     }
     group->add(row);
@@ -31,10 +50,11 @@ std::vector<Group> group_rows(const std::vector<EvalRow>& rows, bool by_task, st
 
 std::vector<MethodName> methods_of(const std::vector<EvalRow>& rows) {
   std::vector<MethodName> methods;
+  const bool several_ways = read_in_several_ways(rows);
   for (const EvalRow& row : rows) {
-    const std::string key = method_key(row.attn);
+    const std::string key = answer_key(row);
     const auto same = [&](const MethodName& each) { return each.key == key; };
-    if (std::none_of(methods.begin(), methods.end(), same)) methods.push_back({key, method_label(row.attn)});
+    if (std::none_of(methods.begin(), methods.end(), same)) methods.push_back({key, answer_label(row, several_ways)});
   }
   return methods;
 }

@@ -26,13 +26,14 @@ struct Mean {
   std::optional<double> value() const { return count > 0 ? std::optional(sum / count) : std::nullopt; }
 };
 
-// The rows of a method at one length: of one task, or of all of them.
+// The rows of a method behind one way of reading at one length: of one task, or of all of them.
 struct Group {
   std::string task;
   std::int64_t ctx_size = 0;
-  std::string method;  // method_key
+  std::string reading;  // EvalRow::prefill
+  std::string method;  // answer_key
   std::string label;
-  bool dense = false;
+  bool dense = false;  // behind the first way of reading
   int block_tokens = 0;  // the largest
   Measure measure = Measure::share;
   Mean score;  // of perplexity, the logarithm
@@ -71,10 +72,14 @@ struct Group {
 std::vector<Group> group_rows(const std::vector<EvalRow>& rows, bool by_task,
                               std::optional<std::int64_t> ctx_size = std::nullopt);
 
+// Names a method behind one way of reading. Labels name the way where rows have several.
 struct MethodName {
-  std::string key, label;  // method_key, method_label
+  std::string key, label;  // answer_key
 };
 std::vector<MethodName> methods_of(const std::vector<EvalRow>& rows);  // in the order in which they were first met
+
+// Returns what tells a row's method and way of reading from others.
+std::string answer_key(const EvalRow& row);
 
 // The mean over a method's tasks at one length that have this measure.
 std::optional<double> mean_over_tasks(const std::vector<Group>& by_task, const std::string& method,

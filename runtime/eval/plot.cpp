@@ -54,7 +54,7 @@ std::optional<Scatter> eval_scatter(const EvalReport& report, EvalQuality qualit
   const auto likely = [&](const Group& group) -> std::optional<Interval> {
     std::vector<double> values;
     for (const EvalRow& row : report.rows) {
-      if (row.ctx_size != group.ctx_size || method_key(row.attn) != group.method) continue;
+      if (row.ctx_size != group.ctx_size || answer_key(row) != group.method) continue;
       if (shares || characters) {
         if (row.measure == (shares ? Measure::share : Measure::characters)) values.push_back(row.score);
         continue;

@@ -72,7 +72,9 @@ std::string eval_line(const EvalRow& row) {
   group.measure = row.measure;
   group.add(row);
   return fmt::format("  {:<16} {:>5} #{:<3} {:<20} {:>8}  {:.2f} ms/token  {}", row.task, format_count(row.ctx_size),
-                     row.sample, method_label(row.attn), score_text(group), row.ms_per_token,
+                     row.sample,
+                     method_label(row.attn) + (row.prefill == "exact" ? "" : ", read " + row.prefill),
+                     score_text(group), row.ms_per_token,
                      one_line(row.prediction, 60));
 }
 
@@ -184,6 +186,7 @@ std::string eval_json(const EvalReport& report) {
   for (const Group& group : group_rows(report.rows, true)) {
     json["means"].push_back({{"task", group.task},
                              {"ctx_size", group.ctx_size},
+                             {"prefill", group.reading},
                              {"attn", group.label},
                              {"samples", group.score.count},
                              {"measure", name(group.measure)},

@@ -30,6 +30,10 @@ std::int64_t approximate_steps(const std::map<std::string, std::int64_t>& method
   return steps;
 }
 
+std::string read_by(const std::string& prompt) {
+  return prompt.empty() ? "" : fmt::format("; the prompt was read by {}", prompt);
+}
+
 }  // namespace
 
 void AttentionStatement::add(const AttentionStatement& other) {
@@ -64,7 +68,7 @@ std::string AttentionStatement::text(bool named) const {
   if (attends_to_all()) {
     return fmt::format("approximate: every position attended to{}{}", named && steps > 0 ? ", " + by : "", rounded);
   }
-  const std::string read = (prompt.empty() ? "" : fmt::format("; the prompt was read by {}", prompt)) + rounded;
+  const std::string read = read_by(prompt) + rounded;
   if (over_ranks) return fmt::format("approximate: {}{}", by, read);
   if (predicted.known() && 2 * predicted.steps > approximate_steps(methods)) {
     return fmt::format(
@@ -120,15 +124,15 @@ std::string statement_json(const AttentionStatement& statement) {
 }
 
 std::string attention_statement(double attended_share, const std::string& method, std::optional<double> mass,
-                                gpu::Products products) {
-  const std::string rounded = products == gpu::Products::int8 ? int8_inputs : "";
+                                gpu::Products products, const std::string& prompt) {
+  const std::string behind = read_by(prompt) + (products == gpu::Products::int8 ? int8_inputs : "");
   if (attended_share > every_position) {
-    return rounded.empty() ? "exact" : "approximate: every position attended to" + rounded;
+    return behind.empty() ? "exact" : "approximate: every position attended to" + behind;
   }
   std::string line =
       fmt::format("approximate: {:.1f}% of the positions attended to, by {}", attended_share * 100, method);
   if (mass) line += fmt::format("; {:.1f}% of the attention mass caught", *mass * 100);
-  return line + rounded;
+  return line + behind;
 }
 
 }  // namespace hayloft::runtime

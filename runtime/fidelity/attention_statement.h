@@ -45,8 +45,9 @@ nlohmann::ordered_json predicted_error_json(const PredictedError& predicted);
 nlohmann::ordered_json statement_members(const AttentionStatement& statement);
 std::string statement_json(const AttentionStatement& statement);  // a document of schema hayloft.attended/1
 
-// The same of an answer that is known by its means alone, as a row of an evaluation.
+// The same of an answer that is known by its means alone, as a row of an evaluation. prompt: as prefill_label(); empty
+// where it was read exactly.
 std::string attention_statement(double attended_share, const std::string& method, std::optional<double> mass,
-                                gpu::Products products = gpu::Products::exact);
+                                gpu::Products products = gpu::Products::exact, const std::string& prompt = "");
 
 }  // namespace hayloft::runtime

@@ -40,17 +40,21 @@ double product_flops_per_token(const ModelConfig& config) {
 double global_keys(const PrefillOptions& prefill, double S, double tile) {
   if (prefill.kind == Strategy::exact) return keys_seen(S, S);
   // By a share of the mass it depends on the text how many are read: all at most.
-  if (prefill.kind == Strategy::sparse) return keys_seen(S, S) * (prefill.density > 0 ? prefill.density : 1);
+  if (prefill.kind == Strategy::sparse) {
+    return keys_seen(S, S) * (prefill.sparse.density > 0 ? prefill.sparse.density : 1);
+  }
   const auto window = static_cast<double>(prefill.window);
   if (prefill.kind == Strategy::window) return keys_seen(S, window + static_cast<double>(prefill.sinks) + tile);
   return keys_seen(S, window + static_cast<double>(prefill.k.of(static_cast<std::int64_t>(S))));
 }
 
 // Returns the keys whose attention costs as much as what `sparse` scores to choose: of every block of queries some,
-// which choose, and of some blocks as many again, which measure; scores are half of attention.
+// which choose, for a fidelity as many that stop, and of some blocks as many again, which measure; scores are half of
+// attention.
 double scored_keys(const PlanRequest& request, const PrefillOptions& prefill, double S) {
   if (prefill.kind != Strategy::sparse) return 0;
-  const double asked = gpu::sparse_sampled_tokens * (1 + 1.0 / gpu::sparse_measured_every);
+  const int stopping = prefill.sparse.fidelity > 0 ? 1 : 0;
+  const double asked = gpu::sparse_sampled_tokens * (1 + stopping + 1.0 / gpu::sparse_measured_every);
   const int times = request.device_budget > 0 ? gpu::cuda_score_passes : 1;
   return keys_seen(S, S) * times * asked / gpu::sparse_block_tokens(request.config.group_size()) / 2;
 }

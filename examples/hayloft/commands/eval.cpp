@@ -70,7 +70,7 @@ class EvalCommand : public Command {
         "every position of a KV head besides the rows of --attn-k")
         ->take_last();
     advanced(app, Section::attention, {"--equal-bytes"});
-    add_prefill_options(app, options_.session);
+    add_prefill_options(app, options_.session, &options_.prefills);
     add_text(
         app, "--fidelity", "SHARE",
         [this](const std::string& text) {
@@ -93,6 +93,7 @@ class EvalCommand : public Command {
   void check() override {
     options_.methods = attention_.methods(options_.session.cache.columns);
     options_.session.cache.block_tokens = machine_.block_tokens;
+    check_prefills();
     tasks_.check(model_.empty());
     std::sort(ctx_sizes_.begin(), ctx_sizes_.end());
     ctx_sizes_.erase(std::unique(ctx_sizes_.begin(), ctx_sizes_.end()), ctx_sizes_.end());
@@ -104,7 +105,11 @@ class EvalCommand : public Command {
 
   void check_ranks() const override {
     refuse_over_ranks(*app_, {"--attention-stats"});
-    require_over_ranks(machine_, options_.session, options_.methods);
+    for (const runtime::PrefillOptions& prefill : options_.prefills) {
+      runtime::SessionOptions session = options_.session;
+      session.prefill = prefill;
+      require_over_ranks(machine_, session, options_.methods);
+    }
   }
 
   void run() override {
@@ -140,6 +145,22 @@ class EvalCommand : public Command {
   }
 
  private:
+  // Gives each way of reading what was said of all.
+  void check_prefills() {
+    if (options_.prefills.empty()) options_.prefills.emplace_back();
+    std::set<std::string> labels;
+    for (runtime::PrefillOptions& prefill : options_.prefills) {
+      const runtime::PrefillOptions way = prefill;
+      prefill = options_.session.prefill;
+      prefill.kind = way.kind;
+      prefill.sparse = way.sparse;
+      if (!labels.insert(runtime::prefill_label(prefill)).second) {
+        fail("--prefill: {} stands there twice", runtime::prefill_label(prefill));
+      }
+    }
+    options_.session.prefill = options_.prefills.front();
+  }
+
   // Finds what this machine has for the run.
   void begin(StartFacts& facts) {
     if (!outputs_.stats.empty()) {
@@ -181,7 +202,9 @@ class EvalCommand : public Command {
     recipe.threads = environment.threads.count();
     recipe.ranks = rank_count();
     tasks_.enter(recipe, options_.samples);
-    recipe.prefill = runtime::prefill_label(options_.session.prefill);
+    for (const runtime::PrefillOptions& prefill : options_.prefills) {
+      recipe.prefill += (recipe.prefill.empty() ? "" : ", ") + runtime::prefill_label(prefill);
+    }
     recipe.products = environment.backend->products();
     recipe.chunk_tokens = options_.session.chunk_tokens;
     recipe.block_tokens = options_.session.cache.block_tokens;
@@ -223,9 +246,8 @@ class EvalCommand : public Command {
     const std::string what = fmt::format("{} at {}", task.name(), format_count(task.ctx_size()));
     const int samples = std::min(options_.samples, task.samples());
     runtime::eval::EvalHooks hooks;
-    hooks.done = [&](const runtime::eval::EvalTask&, int sample, const runtime::MethodOptions& attn) {
-      return in_file(task, sample, attn);
-    };
+    hooks.done = [&](const runtime::eval::EvalTask&, int sample, const std::string& prefill,
+                     const runtime::MethodOptions& attn) { return in_file(task, sample, prefill, attn); };
     hooks.sample_started = [&](const runtime::eval::EvalTask&, int sample, std::int64_t prompt_tokens) {
       check_interrupted();
       reading_ = prompt_tokens >= long_prompt;
@@ -259,9 +281,10 @@ class EvalCommand : public Command {
   }
 
   // Over ranks: in that of the first.
-  bool in_file(const runtime::eval::EvalTask& task, int sample, const runtime::MethodOptions& attn) const {
+  bool in_file(const runtime::eval::EvalTask& task, int sample, const std::string& prefill,
+               const runtime::MethodOptions& attn) const {
     if (outputs_.out.empty()) return false;
-    std::byte there{file_ && file_->has(task.name(), task.ctx_size(), sample, attn)};
+    std::byte there{file_ && file_->has(task.name(), task.ctx_size(), sample, prefill, attn)};
     peers().broadcast(runtime::cluster::Traffic::start, {&there, 1});
     return there != std::byte{0};
   }

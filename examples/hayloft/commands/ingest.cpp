@@ -203,7 +203,10 @@ class IngestCommand : public Command {
          format_bytes(result.file_bytes), result.read, result.seconds,
          static_cast<double>(result.read) / std::max(result.seconds, 1e-9), predicted);
     const std::string read_so = runtime::prefill_read_line(result.prefill_read);
-    if (!read_so.empty()) note("read sparsely: {}\n", read_so);
+    if (!read_so.empty()) {
+      note("read sparsely: {}\n", read_so);
+      if (machine_.verbose) note("{}", aligned(runtime::prefill_read_table(result.prefill_read)));
+    }
     if (result.columns.recall) note("{}\n", runtime::column_choice_line(result.columns, result.seconds));
   }
 

@@ -66,8 +66,12 @@ class InspectCommand : public Command {
     if (const auto recall = runtime::saved_column_recall(snapshot)) {
       report["column_choice"] = runtime::column_recall_json(*recall);
     }
-    const std::string read_so = runtime::prefill_read_line(runtime::saved_prefill_read(snapshot));
-    if (!read_so.empty()) report["read_sparsely"] = read_so;
+    const runtime::PrefillRead read = runtime::saved_prefill_read(snapshot);
+    const std::string read_so = runtime::prefill_read_line(read);
+    if (!read_so.empty()) {
+      report["read_sparsely"] = read_so;
+      report["read_sparsely_by_layer"] = runtime::prefill_read_json(read);
+    }
     if (verify_) {
       snapshot.verify(progress("verify"));
       report["verified"] = true;
@@ -76,11 +80,12 @@ class InspectCommand : public Command {
     if (json.wanted()) json.write(json_document(report));
     if (json.to_stdout()) return;
     for (const auto& [name, value] : report.items()) {
-      if (name == "column_choice") continue;  // a table
+      if (name == "column_choice" || name == "read_sparsely_by_layer") continue;  // tables
       const std::string text = value.is_string() ? value.get<std::string>() : json_line(value);
       print(fmt::format("{:18} {}\n", name, visible(text, Lines::joined)));
     }
     if (const auto recall = runtime::saved_column_recall(snapshot)) print(runtime::column_recall_table(*recall));
+    if (!read_so.empty()) print(aligned(runtime::prefill_read_table(read)));
   }
 
  private:

@@ -76,6 +76,33 @@ void add_rule_options(CLI::App& app, runtime::LogitRules& rules) {
             "--suppress-tokens", "--logit-bias"});
 }
 
+// Reads what stands behind --prefill: the way, and how a sparse one chooses.
+runtime::PrefillOptions read_prefill(const std::string& text) {
+  using Kind = runtime::PrefillOptions::Kind;
+  static constexpr std::array kinds{Kind::exact, Kind::sparse, Kind::window, Kind::topk};
+  const std::size_t colon = std::min(text.find(':'), text.size());
+  const auto found = std::ranges::find(kinds, text.substr(0, colon),
+                                       [](Kind each) { return std::string(runtime::name(each)); });
+  if (found == kinds.end()) fail("--prefill {}: must be one of exact, sparse, window, topk", text);
+  runtime::PrefillOptions prefill;
+  prefill.kind = *found;
+  if (colon == text.size()) return prefill;
+  const std::size_t equals = std::min(text.find('=', colon), text.size());
+  const std::string by = text.substr(colon + 1, equals - colon - 1);
+  gpu::SparseCausal& sparse = prefill.sparse;
+  double* const share = by == "mass"       ? &sparse.mass
+                        : by == "density"  ? &sparse.density
+                        : by == "fidelity" ? &sparse.fidelity
+                                           : nullptr;
+  if (*found != Kind::sparse || share == nullptr || equals == text.size()) {
+    fail("--prefill {}: behind sparse: may stand mass=, density= or fidelity=, as in sparse:mass=98%; nothing else",
+         text);
+  }
+  *share = read_share("--prefill", text.substr(equals + 1));
+  if (!(*share > 0 && *share <= 1)) fail("--prefill {}: a share above 0% and up to 100%", text);
+  return prefill;
+}
+
 }  // namespace
 
 void add_sampling_options(CLI::App& app, runtime::SamplerOptions& options) {
@@ -101,31 +128,34 @@ void add_sampling_options(CLI::App& app, runtime::SamplerOptions& options) {
   advanced(app, Section::sampling, {"--no-model-sampling"});
 }
 
-void add_prefill_options(CLI::App& app, runtime::SessionOptions& options) {
-  using Kind = runtime::PrefillOptions::Kind;
-  static constexpr std::array kinds{Kind::exact, Kind::sparse, Kind::window, Kind::topk};
+void add_prefill_options(CLI::App& app, runtime::SessionOptions& options,
+                         std::vector<runtime::PrefillOptions>* ways) {
   using Order = runtime::PrefillOptions::Order;
   runtime::PrefillOptions& prefill = options.prefill;
-  add_text(
-      app, "--prefill", "HOW",
-      [&](const std::string& text) {
-        const std::size_t colon = std::min(text.find(':'), text.size());
-        const std::string kind = text.substr(0, colon);
-        const auto found = std::ranges::find(kinds, kind, [](Kind each) { return std::string(runtime::name(each)); });
-        if (found == kinds.end()) fail("--prefill {}: must be one of exact, sparse, window, topk", text);
-        prefill.kind = *found;
-        if (colon == text.size()) return;
-        const std::string rest = text.substr(colon + 1);
-        const bool by_mass = rest.starts_with("mass="), by_density = rest.starts_with("density=");
-        if (*found != Kind::sparse || !(by_mass || by_density)) {
-          fail("--prefill {}: behind sparse: may stand mass= or density=, as in sparse:mass=98%; nothing else", text);
-        }
-        const double share = read_share("--prefill", rest.substr(rest.find('=') + 1));
-        if (!(share > 0 && share <= 1)) fail("--prefill {}: a share above 0% and up to 100%", text);
-        (by_mass ? prefill.mass : prefill.density) = share;
-      },
-      "Attention while the prompt is read: exact, sparse (:mass=98% of it, or :density=5% of the keys), window or topk")
-      ->default_str("exact");
+  const std::string help =
+      "Attention while the prompt is read: exact, sparse (:mass=98% of it, :fidelity=97% measured, or :density=5% of "
+      "the keys), window or topk";
+  if (ways != nullptr) {
+    add_text(
+        app, "--prefill", "HOW,...",
+        [ways](const std::string& text) {
+          ways->clear();
+          for (const std::string_view item : split_list(text)) ways->push_back(read_prefill(std::string(item)));
+        },
+        help + "; of several the first is what others are held against")
+        ->take_last()
+        ->default_str("exact");
+  } else {
+    add_text(
+        app, "--prefill", "HOW",
+        [&](const std::string& text) {
+          const runtime::PrefillOptions way = read_prefill(text);
+          prefill.kind = way.kind;
+          prefill.sparse = way.sparse;
+        },
+        help)
+        ->default_str("exact");
+  }
   add_text(
       app, "--prefill-window", "W",
       [&](const std::string& text) { prefill.window = read_int("--prefill-window", text); },

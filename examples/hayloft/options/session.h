@@ -10,7 +10,10 @@
 namespace hayloft::cli {
 
 void add_sampling_options(CLI::App& app, runtime::SamplerOptions& options);
-void add_prefill_options(CLI::App& app, runtime::SessionOptions& options);  // --prefill and its own, --batch
+// --prefill and its own, --batch. With `ways` --prefill may list several, which then have kind and sparse alone; what
+// is said of all is in the options.
+void add_prefill_options(CLI::App& app, runtime::SessionOptions& options,
+                         std::vector<runtime::PrefillOptions>* ways = nullptr);
 
 // -n,--n-predict; `tokens` holds the default.
 void add_predict_option(CLI::App& app, int& tokens);

@@ -121,7 +121,7 @@ class Choice {
       int at = choosing_;
       for (std::size_t n = 0; n < queries_[head].size(); ++n) {
         const QueryBlock& queries = queries_[head][n];
-        count_read(first_, queries, states_.group, chosen_[head][n], read);
+        count_read(first_, queries, states_.group, how_, chosen_[head][n], read);
         if (!is_measured(first_, queries)) continue;
         for (const int token : measured_tokens(queries)) {
           for (int g = 0; g < states_.group; ++g, ++at) {
@@ -143,7 +143,8 @@ class Choice {
   }
 
  private:
-  // Lists the rows that are asked: those that choose, a block of queries behind the other, then those that measure.
+  // Lists the rows that are asked: those that choose and that stop the choice, a block of queries behind the other, then
+  // those that measure.
   void list_rows() {
     const int heads = cache_.kv_heads;
     std::vector<std::vector<std::int32_t>> of_heads(static_cast<std::size_t>(heads));
@@ -154,7 +155,10 @@ class Choice {
       rows.resize(static_cast<std::size_t>(padded(static_cast<int>(rows.size()))), -1);
     };
     for (std::size_t head = 0; head < of_heads.size(); ++head) {
-      for (const QueryBlock& queries : queries_[head]) list(sampled_tokens(queries), of_heads[head]);
+      for (const QueryBlock& queries : queries_[head]) {
+        list(sampled_tokens(queries), of_heads[head]);
+        list(stopping_tokens(queries, how_), of_heads[head]);
+      }
       choosing_ = static_cast<int>(of_heads[head].size());
       for (const QueryBlock& queries : queries_[head]) {
         if (is_measured(first_, queries)) list(measured_tokens(queries), of_heads[head]);
@@ -176,20 +180,32 @@ class Choice {
             const std::size_t head = static_cast<std::size_t>(i) / of_head, n = static_cast<std::size_t>(i) % of_head;
             const QueryBlock& queries = queries_[head][n];
             if (!is_chosen_for(first_, queries, how_)) continue;
-            int group = 0;  // of kTile rows: the first of these queries
-            for (std::size_t before = 0; before < n; ++before) group += groups(queries_[head][before]);
-            std::vector<double> mass(static_cast<std::size_t>(key_blocks_before(first_, queries)));
-            for (int k = 0; k < groups(queries); ++k) {
-              const float* const of =
-                  masses.data() + ((static_cast<std::int64_t>(head) * choosing_ / kTile) + group + k) * blocks;
-              for (std::size_t b = 0; b < mass.size(); ++b) mass[b] += static_cast<double>(of[b]);
+            const float* of = masses.data() + static_cast<std::int64_t>(head) * choosing_ / kTile * blocks;
+            for (std::size_t before = 0; before < n; ++before) {
+              const QueryBlock& passed = queries_[head][before];
+              of += blocks * (groups(sampled_tokens(passed)) + groups(stopping_tokens(passed, how_)));
             }
-            const int rows = static_cast<int>(sampled_tokens(queries).size()) * states_.group;
-            double before = 0;
-            for (const double each : mass) before += each;
-            chosen_[head][n] = choose_keys(std::move(mass), rows - before, rows, how_);
+            const std::int64_t before = key_blocks_before(first_, queries);
+            const std::vector<int> sampled = sampled_tokens(queries);
+            chosen_[head][n] = choose_keys(
+                sum(of, blocks, before, sampled),
+                sum(of + groups(sampled) * blocks, blocks, before, stopping_tokens(queries, how_)), how_);
           }
         });
+  }
+
+  // Sums masses [groups of rows][blocks] of the tokens' queries over the first `before` blocks.
+  KeyMass sum(const float* masses, std::int64_t blocks, std::int64_t before, const std::vector<int>& tokens) const {
+    KeyMass mass;
+    mass.blocks.resize(static_cast<std::size_t>(before));
+    for (int group = 0; group < groups(tokens); ++group) {
+      const float* const of = masses + group * blocks;
+      for (std::size_t b = 0; b < mass.blocks.size(); ++b) mass.blocks[b] += static_cast<double>(of[b]);
+    }
+    mass.rows = static_cast<int>(tokens.size()) * states_.group;
+    mass.own = mass.rows;
+    for (const double each : mass.blocks) mass.own -= each;
+    return mass;
   }
 
   // Lists blocks of keys: behind what was chosen of those before the queries come their own. Lists of all blocks are
@@ -217,9 +233,9 @@ class Choice {
     }
   }
 
-  // Returns the groups of kTile rows that choose for the queries.
-  int groups(const QueryBlock& queries) const {
-    return padded(static_cast<int>(sampled_tokens(queries).size()) * states_.group) / kTile;
+  // Returns the groups of kTile rows that the tokens' queries fill.
+  int groups(const std::vector<int>& tokens) const {
+    return padded(static_cast<int>(tokens.size()) * states_.group) / kTile;
   }
 
   const Context& context_;
@@ -246,7 +262,7 @@ void CudaBackend::attend_causal_sparse(const CacheView& cache, const float* q, i
   const std::int64_t first = cache.tokens() - T;
   const int group = query_heads / cache.kv_heads;
   const auto at_once =
-      static_cast<std::size_t>(cuda_lists_at_once(cache.kv_heads, group, first + T, context_.mass_bytes));
+      static_cast<std::size_t>(cuda_lists_at_once(cache.kv_heads, group, first + T, how, context_.mass_bytes));
   read.heads.resize(static_cast<std::size_t>(query_heads));
   const std::size_t blocks = query_blocks(0, T, group).size();
   const auto queries_of = [&](std::size_t from, std::size_t to) {

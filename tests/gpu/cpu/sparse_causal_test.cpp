@@ -132,40 +132,53 @@ TEST(SparseCausal, TheOutputIsThatOfExactAttentionToTheChosenBlocks) {
   });
 }
 
-TEST(SparseCausal, TheHeaviestBlocksAreChosenUntilTheMassIsThere) {
-  Chunk chunk = prose();
-  const Chosen choice(chunk, by_mass);
-  for (std::size_t n = 0; n < choice.queries.size(); ++n) {
-    const QueryBlock& block = choice.queries[n];
-    const ChosenKeys& chosen = choice.keys[n];
-    ASSERT_TRUE(chosen);
-    // The tokens that are asked: in the middle of each of four parts.
-    const auto blocks = static_cast<std::size_t>(choice.before[n]);
-    std::vector<double> mass(blocks);
-    double own = 0;
-    const int sampled = std::min(4, block.tokens);
-    for (int i = 0; i < sampled; ++i) {
+// Sums the masses of four tokens of a block of queries, at the same place of its four parts, of eight places.
+struct Asked {
+  Asked(const Chunk& chunk, const QueryBlock& block, std::size_t blocks, int place) : mass(blocks) {
+    const int tokens = std::min(4, block.tokens);
+    for (int i = 0; i < tokens; ++i) {
       for (int g = 0; g < chunk.group; ++g) {
-        const auto of =
-            chunk.masses(block.begin + (2 * i + 1) * block.tokens / (2 * sampled), block.head * chunk.group + g);
+        const int token = block.begin + (8 * i + place) * block.tokens / (8 * tokens);
+        const auto of = chunk.masses(token, block.head * chunk.group + g);
         for (std::size_t p = 0; p < of.size(); ++p)
           (p / sparse_key_block < blocks ? mass[p / sparse_key_block] : own) += of[p];
       }
     }
-    const double rows = sampled * chunk.group;
-    const double slack = 1e-4 * rows;  // single precision: exp and sums of 1,500 terms
-    std::vector<bool> taken(blocks);
-    double caught = own, lightest = 1e9, heaviest_left = 0;
-    for (const std::int32_t b : *chosen) taken[static_cast<std::size_t>(b)] = true;
-    for (std::size_t b = 0; b < blocks; ++b) {
-      if (taken[b]) caught += mass[b];
-      if (taken[b] && b > 0) lightest = std::min(lightest, mass[b]);
-      if (!taken[b]) heaviest_left = std::max(heaviest_left, mass[b]);
+    rows = tokens * chunk.group;
+  }
+
+  std::vector<double> mass;  // of each block of keys before
+  double own = 0;            // of the keys behind
+  double rows = 0;
+};
+
+TEST(SparseCausal, TheHeaviestBlocksAreChosenUntilTheMassIsThere) {
+  Chunk chunk = prose();
+  for (const SparseCausal& how : {by_mass, SparseCausal{.mass = 0.1, .fidelity = 0.85, .dense_keys = 256}}) {
+    const Chosen choice(chunk, how);
+    const double wanted = how.fidelity > 0 ? how.fidelity : how.mass;
+    for (std::size_t n = 0; n < choice.queries.size(); ++n) {
+      const ChosenKeys& chosen = choice.keys[n];
+      ASSERT_TRUE(chosen);
+      const auto blocks = static_cast<std::size_t>(choice.before[n]);
+      const Asked sampled(chunk, choice.queries[n], blocks, 4);
+      const Asked stopping(chunk, choice.queries[n], blocks, how.fidelity > 0 ? 2 : 4);
+      const double slack = 1e-4 * sampled.rows;  // single precision: exp and sums of 1,500 terms
+      std::vector<bool> taken(blocks);
+      for (const std::int32_t b : *chosen) taken[static_cast<std::size_t>(b)] = true;
+      EXPECT_TRUE(taken[0]) << "the sinks";
+      double caught = stopping.own, heaviest_left = 0;
+      std::size_t lightest = 0;  // but for the first block
+      for (std::size_t b = 0; b < blocks; ++b) {
+        if (taken[b]) caught += stopping.mass[b];
+        if (!taken[b]) heaviest_left = std::max(heaviest_left, sampled.mass[b]);
+        if (taken[b] && b > 0 && (lightest == 0 || sampled.mass[b] < sampled.mass[lightest])) lightest = b;
+      }
+      ASSERT_GT(lightest, 0u);
+      EXPECT_GE(sampled.mass[lightest], heaviest_left - slack);
+      EXPECT_GE(caught, wanted * stopping.rows - slack);
+      EXPECT_LT(caught - stopping.mass[lightest], wanted * stopping.rows + slack) << "and no more";
     }
-    EXPECT_TRUE(taken[0]) << "the sinks";
-    EXPECT_GE(lightest, heaviest_left - slack);
-    EXPECT_GE(caught, by_mass.mass * rows - slack);
-    EXPECT_LT(caught - lightest, by_mass.mass * rows + slack) << "and no more";
   }
 }
 

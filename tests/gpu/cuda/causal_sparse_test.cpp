@@ -58,6 +58,11 @@ class CausalSparse : public CudaTest {
       EXPECT_NEAR(cuda_ran.read.heads[h].share(), cpu_ran.read.heads[h].share(), std::ldexp(1, -10));
     }
     EXPECT_LT(cpu_ran.read.attended, cpu_ran.read.visible) << "something was left out";
+    ASSERT_EQ(cuda_ran.read.choices.size(), cpu_ran.read.choices.size());
+    for (std::size_t h = 0; h < cpu_ran.read.choices.size(); ++h) {
+      EXPECT_EQ(cuda_ran.read.choices[h].made, cpu_ran.read.choices[h].made);
+      EXPECT_EQ(cuda_ran.read.choices[h].whole, cpu_ran.read.choices[h].whole);
+    }
   }
 };
 
@@ -103,7 +108,7 @@ TEST_F(CausalSparse, KeysAndQueriesWhereverTheyLie) {
   }
 }
 
-TEST_F(CausalSparse, ByMassAndOfRowsOfIntegers) {
+TEST_F(CausalSparse, ByMassAndByFidelityOfAnyRows) {
   for (const offload::RowFormat rows : {offload::RowFormat::f16, offload::RowFormat::int8, offload::RowFormat::int4}) {
     SCOPED_TRACE(offload::name(rows));
     SharedCache cache(*cuda, {.kv_heads = 1,
@@ -115,6 +120,7 @@ TEST_F(CausalSparse, ByMassAndOfRowsOfIntegers) {
                               .rows = rows,
                               .key_structure = true});
     expect_alike(cache, 300, 3, {.mass = 0.9, .density = 0, .dense_keys = 256});
+    expect_alike(cache, 300, 3, {.fidelity = 0.8, .dense_keys = 256});
   }
 }
 
@@ -128,7 +134,7 @@ TEST_F(CausalSparse, ManyQueriesChooseInSeveralLots) {
   const std::vector<float> q = queries(T, 2 * group, 32);
   const Ran together = on_cuda(*cuda, cache, q, T, 2 * group, how);
   constexpr std::uint64_t two_lists = 2 * 2 * 2 * 57 * sizeof(float);  // of 57 blocks, by two sums and KV heads
-  ASSERT_EQ(gpu::cuda_lists_at_once(2, group, 913, two_lists), 2u);
+  ASSERT_EQ(gpu::cuda_lists_at_once(2, group, 913, how, two_lists), 2u);
   const auto small = make_cuda({.mass_bytes = two_lists});
   SharedCache again(*small, shape);
   const Ran apart = on_cuda(*small, again, q, T, 2 * group, how);

@@ -26,13 +26,16 @@ PrefillOptions topk(std::int64_t window, Budget k) {
 TEST(ReadingNote, IsReadAsItWasWritten) {
   for (const PrefillOptions& prefill :
        {PrefillOptions{}, windowed(7, 0), topk(1, {33, 0}), topk(4096, {0, 1.0 / 3}),
-        PrefillOptions{.kind = Kind::sparse, .mass = 1.0 / 3}, PrefillOptions{.kind = Kind::sparse, .density = 0.05}}) {
+        PrefillOptions{.kind = Kind::sparse, .sparse = {.mass = 1.0 / 3}},
+        PrefillOptions{.kind = Kind::sparse, .sparse = {.density = 0.05}},
+        PrefillOptions{.kind = Kind::sparse, .sparse = {.fidelity = 0.97}}}) {
     const ReadingNote note = read_note(write_note({48, prefill}), "a.hay");
     EXPECT_EQ(note.chunk_tokens, 48);
     EXPECT_EQ(write_note(note), write_note({48, prefill}));
     EXPECT_EQ(note.prefill.kind, prefill.kind);
-    EXPECT_EQ(note.prefill.mass, prefill.mass);
-    EXPECT_EQ(note.prefill.density, prefill.density);
+    EXPECT_EQ(note.prefill.sparse.mass, prefill.sparse.mass);
+    EXPECT_EQ(note.prefill.sparse.fidelity, prefill.sparse.fidelity);
+    EXPECT_EQ(note.prefill.sparse.density, prefill.sparse.density);
     if (prefill.kind != Kind::topk) continue;
     EXPECT_EQ(note.prefill.k.count, prefill.k.count);
     EXPECT_EQ(note.prefill.k.share, prefill.k.share);
@@ -50,7 +53,7 @@ TEST(ReadingNote, IsReadAsItWasWritten) {
 TEST(ReadingNote, ThatIsNotUnderstoodIsRefusedByTheFilesName) {
   for (const char* text :
        {"", "prefill=exact", "chunk_tokens=0", "chunk_tokens=12x", "chunk_tokens=1 chunk_tokens=2",
-        "chunk_tokens=8 prefill=magic", "chunk_tokens=8 prefill=sparse mass=0.5",
+        "chunk_tokens=8 prefill=magic", "chunk_tokens=8 prefill=sparse", "chunk_tokens=8 prefill=sparse fidelity=0",
         "chunk_tokens=8 prefill=sparse mass=0 density=0", "chunk_tokens=8 prefill=sparse mass=0.5 density=2",
         "chunk_tokens=8 prefill=window window=4", "chunk_tokens=8 prefill=topk window=4",
         "chunk_tokens=8 prefill=topk window=0 k=3", "chunk_tokens=8 prefill=topk window=4 k_share=2",

@@ -11,7 +11,7 @@ class SparseIngestTest : public IngestTest {
  protected:
   SparseIngestTest() : IngestTest([](const auto& at) { return test::write_hybrid_model(at, {.layers = 8}); }) {
     options.session.chunk_tokens = 256;
-    options.session.prefill = {.kind = PrefillOptions::Kind::sparse, .density = 0.2};
+    options.session.prefill = {.kind = PrefillOptions::Kind::sparse, .sparse = {.density = 0.2}};
   }
 
   std::string line_of(const std::filesystem::path& path) const {
@@ -34,6 +34,13 @@ TEST_F(SparseIngestTest, ResumedAndAppendedAreOneGoBitForBitAndSayTheSameLoss) {
   ingest(source, arena, text, folder.path() / "exact.hay", options);
   EXPECT_NE(digest(folder.path() / "exact.hay"), digest(whole));
   EXPECT_EQ(line_of(folder.path() / "exact.hay"), "");
+}
+
+TEST_F(SparseIngestTest, OfAFidelityTheResultDoesNotDependOnWhereItWasCutEither) {
+  options.session.prefill.sparse = {.fidelity = 0.6};
+  const std::filesystem::path whole = folder.path() / "whole.hay";
+  ASSERT_TRUE(left_out(ingest(source, arena, text, whole, options).prefill_read));
+  EXPECT_EQ(in_pieces({text.size() / 3}), std::vector{digest(whole)});
 }
 
 TEST_F(SparseIngestTest, NoAnswerBehindOneIsCalledExact) {

@@ -73,10 +73,10 @@ TEST_F(EvalFileTest, RowsComeBackAsTheyWere) {
   EXPECT_EQ(file.rows()[0].score, 1.0 / 3);
   EXPECT_EQ(file.rows()[1].score, perplexity.score);
   EXPECT_FALSE(file.rows()[0].top1.has_value());
-  EXPECT_TRUE(file.has("niah_single_1", 4096, 3, make_row(3).attn));
-  EXPECT_FALSE(file.has("niah_single_1", 4096, 4, make_row(3).attn));
-  EXPECT_FALSE(file.has("niah_single_1", 8192, 3, make_row(3).attn));
-  EXPECT_FALSE(file.has("niah_single_1", 4096, 3, {}));
+  EXPECT_TRUE(file.has("niah_single_1", 4096, 3, "exact", make_row(3).attn));
+  EXPECT_FALSE(file.has("niah_single_1", 4096, 4, "exact", make_row(3).attn));
+  EXPECT_FALSE(file.has("niah_single_1", 8192, 3, "exact", make_row(3).attn));
+  EXPECT_FALSE(file.has("niah_single_1", 4096, 3, "exact", {}));
 }
 
 TEST_F(EvalFileTest, CutOffAnywhereInItsLastLineItGoesOnBehindTheLineBefore) {
@@ -92,7 +92,7 @@ TEST_F(EvalFileTest, CutOffAnywhereInItsLastLineItGoesOnBehindTheLineBefore) {
     write(two.substr(0, bytes));
     EvalFile file(path, recipe);
     ASSERT_EQ(file.rows().size(), 1u) << bytes;
-    ASSERT_FALSE(file.has("niah_single_1", 4096, 1, make_row(1).attn));
+    ASSERT_FALSE(file.has("niah_single_1", 4096, 1, "exact", make_row(1).attn));
     file.add(make_row(1));
     ASSERT_EQ(contents(), two) << bytes;
   }

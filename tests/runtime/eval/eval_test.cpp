@@ -8,6 +8,7 @@
 #include <random>
 #include <set>
 
+#include "runtime/eval/json.h"
 #include "runtime/eval/metrics.h"
 #include "runtime/eval/reach.h"
 #include "tests/support/refusal.h"
@@ -113,6 +114,15 @@ class EvalTest : public ::testing::Test {
     return session;
   }
 
+  Session read_by(const EvalSample& sample, const PrefillOptions& prefill) {
+    Session session(model, arena, options.session);
+    session.set_prefill(prefill);
+    session.append(std::span(sample.prompt).first(sample.prompt.size() - 257));
+    session.set_prefill({});
+    session.append(std::span(sample.prompt).last(257).first(256));
+    return session;
+  }
+
   offload::Topology topology;
   offload::Threads threads{2};
   std::unique_ptr<gpu::Backend> backend = gpu::make_cpu_backend(threads);
@@ -163,6 +173,52 @@ TEST_F(EvalTest, PerplexityAndAgreementAreThoseOfADirectComputation) {
     }
     EXPECT_GT(*rows[static_cast<std::size_t>(number) * 3 + 2].kl, 100 * rounding) << "a window loses something";
   }
+}
+
+TEST_F(EvalTest, EachWayOfReadingIsHeldAgainstTheFirst) {
+  options.methods = {parse_method("dense", {}), parse_method("window:k=16", {})};
+  PrefillOptions window;
+  window.kind = PrefillOptions::Kind::window;
+  window.window = 4;
+  window.sinks = 0;
+  options.prefills = {{}, window};
+  options.samples = 1;
+  RandomTask task(320, 20, 0);
+  run(task);
+  ASSERT_EQ(rows.size(), 4u);
+  std::vector<std::string> read;
+  for (const EvalRow& row : rows) read.push_back(row.attn.name + ", " + row.prefill);
+  EXPECT_EQ(read, (std::vector<std::string>{"dense, exact", "window, exact", "dense, window w=4 s=0",
+                                            "window, window w=4 s=0"}));
+  EXPECT_EQ(*rows[0].kl, 0);
+
+  // The same by hand: the last 256 tokens of a prompt are read exactly, the last of all is decoded.
+  const EvalSample sample = task.sample(0);
+  Session exact = read_by(sample, {}), windowed = read_by(sample, window);
+  double divergences = 0, losses = 0;
+  std::int32_t token = sample.prompt.back();
+  for (const std::int32_t next : sample.forced) {
+    const std::vector<float> of_exact = exact.step(token), of_windowed = windowed.step(token);
+    divergences += plain_divergence(of_exact, of_windowed);
+    losses -= std::log(plain_softmax(of_windowed)[static_cast<std::size_t>(next)]);
+    token = next;
+  }
+  EXPECT_NEAR(*rows[2].kl, divergences / 20, rounding);
+  EXPECT_NEAR(std::log(rows[2].score), losses / 20, rounding);
+  EXPECT_GT(*rows[2].kl, 100 * rounding) << "a window loses something";
+  EXPECT_NE(eval_row_json(rows[2], "").find("approximate: every position attended to; the prompt was read by window w=4"),
+            std::string::npos);
+
+  // What is there already is not made again, and is referred to all the same.
+  const EvalRow before = rows[2];
+  rows.clear();
+  hooks.done = [](const EvalTask&, int, const std::string& prefill, const MethodOptions& attn) {
+    return prefill == "exact" || attn.name != "dense";
+  };
+  run(task);
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(*rows[0].kl, *before.kl);
+  EXPECT_EQ(rows[0].score, before.score);
 }
 
 TEST_F(EvalTest, AMethodThatAttendsToEverythingAgreesWithDense) {
@@ -306,7 +362,7 @@ TEST_F(EvalTest, EveryMethodThereIsCanBeMeasured) {
 TEST_F(EvalTest, RowsThatAreThereAreNotMadeAgain) {
   int started = 0;
   hooks.sample_started = [&](const EvalTask&, int, std::int64_t) { ++started; };
-  hooks.done = [](const EvalTask&, int sample, const MethodOptions& attn) {
+  hooks.done = [](const EvalTask&, int sample, const std::string&, const MethodOptions& attn) {
     return sample == 0 || attn.name == "dense";
   };
   RandomTask task(100, 8, 0);

@@ -139,7 +139,7 @@ TEST(PlanOfPrefill, IsOperationsOverTheirRates) {
 
 TEST(PlanOfPrefill, SparseCountsWhatItScoresAndIsPredictedOnACard) {
   PlanRequest request = llama_3_8b();
-  request.session.prefill.density = 0.05;
+  request.session.prefill.sparse.density = 0.05;
   request.device_budget = std::uint64_t{16} << 30;
   request.card = parse_card("rtx5060ti");
   const Plan plan = make_plan(request, nullptr);
