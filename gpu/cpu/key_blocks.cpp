@@ -63,9 +63,7 @@ KeyBlockChoice::Batch KeyBlockChoice::sample(std::span<const QueryBlock> queries
   batch.blocks = queries;
   for (const QueryBlock& block : queries) {
     std::vector<int> tokens = sampled_tokens(block);
-    const auto ask = [&](const std::vector<int>& others) {
-      tokens.insert(tokens.end(), others.begin(), others.end());
-    };
+    const auto ask = [&](const std::vector<int>& others) { tokens.insert(tokens.end(), others.begin(), others.end()); };
     ask(stopping_tokens(block, how_));
     if (is_measured(first_, block)) ask(measured_tokens(block));
     batch.row.push_back(batch.rows);

@@ -38,8 +38,8 @@ PrefillTraffic prefill_traffic(const ModelConfig& config, const SessionOptions& 
       const std::int64_t limit = std::min(stored, std::max<std::int64_t>(0, at + T - prefill.window));
       read = stored - limit + std::min(prefill.k.of(at + T), limit) * T * config.group_size();
     } else if (prefill.kind == Strategy::sparse) {
-      read = stored * gpu::cuda_sparse_passes(config.kv_heads, config.group_size(), at, static_cast<int>(T),
-                                              prefill.sparse);
+      read = stored *
+             gpu::cuda_sparse_passes(config.kv_heads, config.group_size(), at, static_cast<int>(T), prefill.sparse);
     }
     rows += static_cast<std::uint64_t>(read);
   }

@@ -5,6 +5,7 @@
 
 #include "offload/byte_stream.h"
 #include "offload/error.h"
+#include "offload/text/text_table.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -56,7 +57,7 @@ std::string prefill_read_line(const PrefillRead& read) {
   return line;
 }
 
-TextTable prefill_read_table(const PrefillRead& read) {
+std::string prefill_read_table(const PrefillRead& read) {
   TextTable table{{"global layer", "keys read", "heads that read all", "mass caught", "least of a head"}};
   for (std::size_t l = 0; l < read.size(); ++l) {
     const LayerRead of(read[l]);
@@ -64,7 +65,7 @@ TextTable prefill_read_table(const PrefillRead& read) {
                      fmt::format("{} of {}", of.whole_heads, read[l].choices.size()),
                      fmt::format("{:.1f}%", 100 * of.share()), fmt::format("{:.1f}%", 100 * of.least)});
   }
-  return table;
+  return aligned(table);
 }
 
 nlohmann::ordered_json prefill_read_json(const PrefillRead& read) {

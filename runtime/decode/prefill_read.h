@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "gpu/sparse_causal.h"
-#include "offload/text/text_table.h"
 
 namespace hayloft::runtime {
 
@@ -23,7 +22,7 @@ bool left_out(const PrefillRead& read);
 std::string prefill_read_line(const PrefillRead& read);
 
 // Shows it by global layer: the keys read, the KV heads that read nearly all, the mass caught.
-TextTable prefill_read_table(const PrefillRead& read);
+std::string prefill_read_table(const PrefillRead& read);
 nlohmann::ordered_json prefill_read_json(const PrefillRead& read);  // the same as an array of objects
 
 // It lies beside a context that was read sparsely, so that whoever opens it can say so.

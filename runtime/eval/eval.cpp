@@ -34,7 +34,7 @@ struct Asked {
   std::span<const std::int32_t> rest;
 };
 
-// A way to read prompts, and what it has read of what the task's samples have in common.
+// Holds a way to read prompts, and what it has read of what the task's samples have in common.
 struct Reading {
   SessionOptions session;
   std::string prefill;  // prefill_label()
@@ -51,8 +51,7 @@ class Run {
     if (options.methods.empty()) fail("--attn: name at least one attention method");
     if (options.samples < 1) fail("--samples {}: at least one is needed", options.samples);
     const SessionOptions session = session_at(options.session, task.ctx_size());
-    for (const PrefillOptions& prefill :
-         options.prefills.empty() ? std::vector{session.prefill} : options.prefills) {
+    for (const PrefillOptions& prefill : options.prefills.empty() ? std::vector{session.prefill} : options.prefills) {
       Reading& reading = readings_.emplace_back();
       reading.session = session;
       reading.session.prefill = prefill;
@@ -81,12 +80,13 @@ class Run {
             missing[i].push_back(method);
         }
       }
-      const auto last = std::ranges::find_if(missing.rbegin(), missing.rend(), [](const auto& of) { return !of.empty(); });
+      const auto last =
+          std::ranges::find_if(missing.rbegin(), missing.rend(), [](const auto& of) { return !of.empty(); });
       if (last == missing.rend()) continue;
       const EvalSample sample = task_.sample(number);
       std::optional<Reference> reference;
       observed_ = false;
-      // What others are held against stands behind the first way of reading.
+      // The reference stands behind the first way of reading.
       const bool refers = !sample.forced.empty() || options_.agreement;
       for (std::size_t i = 0; i < readings_.size(); ++i) {
         if (!missing[i].empty() || (i == 0 && refers)) answer(number, sample, readings_[i], missing[i], reference);

@@ -76,7 +76,7 @@ struct EvalRow {
 struct EvalOptions {
   std::vector<MethodOptions> methods;
   std::vector<PrefillOptions> prefills;  // each prompt is read by all of them; empty: as `session` says
-  int samples = 10;          // of each task at each length, or as many as there are
+  int samples = 10;                      // of each task at each length, or as many as there are
   bool by_method = false;    // all samples of a method before the next method, instead of all methods of a sample
   bool agreement = false;    // lead every method along dense attention's answers, too
   int fidelity_steps = 8;    // of an answer: over which recall, mass and output error are measured; 0: not at all
@@ -97,11 +97,10 @@ struct EvalHooks {
   std::function<void(const EvalRow& row)> row;
 };
 
-// Samples in order, all methods of a sample one after another unless by_method, behind one way of reading after the
-// other. Answers are greedy and end with the
-// model's end-of-text token, or where the task says so. The last 256 tokens of a prompt, its question, are read
-// exactly, however the rest is; of samples that share their beginning, all behind it. Throws Error: options out of
-// range, a sample that cannot be made, a context that does not fit.
+// Takes samples in order, all methods of a sample one after another unless by_method, behind one way of reading after
+// the other. Answers are greedy and end with the model's end-of-text token, or where the task says so. The last 256
+// tokens of a prompt, its question, are read exactly, however the rest is; of samples that share their beginning, all
+// behind it. Throws Error: options out of range, a sample that cannot be made, a context that does not fit.
 void run_eval(const Model& model, const Tokenizer& tokenizer, offload::Arena& arena, EvalTask& task,
               const EvalOptions& options, const EvalHooks& hooks);
 

@@ -26,14 +26,14 @@ struct Mean {
   std::optional<double> value() const { return count > 0 ? std::optional(sum / count) : std::nullopt; }
 };
 
-// The rows of a method behind one way of reading at one length: of one task, or of all of them.
+// Sums the rows of a method behind one way of reading at one length: of one task, or of all of them.
 struct Group {
   std::string task;
   std::int64_t ctx_size = 0;
   std::string reading;  // EvalRow::prefill
-  std::string method;  // answer_key
+  std::string method;   // answer_key
   std::string label;
-  bool dense = false;  // behind the first way of reading
+  bool dense = false;    // behind the first way of reading
   int block_tokens = 0;  // the largest
   Measure measure = Measure::share;
   Mean score;  // of perplexity, the logarithm

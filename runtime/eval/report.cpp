@@ -72,10 +72,8 @@ std::string eval_line(const EvalRow& row) {
   group.measure = row.measure;
   group.add(row);
   return fmt::format("  {:<16} {:>5} #{:<3} {:<20} {:>8}  {:.2f} ms/token  {}", row.task, format_count(row.ctx_size),
-                     row.sample,
-                     method_label(row.attn) + (row.prefill == "exact" ? "" : ", read " + row.prefill),
-                     score_text(group), row.ms_per_token,
-                     one_line(row.prediction, 60));
+                     row.sample, method_label(row.attn) + (row.prefill == "exact" ? "" : ", read " + row.prefill),
+                     score_text(group), row.ms_per_token, one_line(row.prediction, 60));
 }
 
 TextTable score_table(const EvalReport& report, std::int64_t ctx_size) {

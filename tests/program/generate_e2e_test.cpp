@@ -111,8 +111,8 @@ TEST_F(ProgramTest, PrefillIsChosenAndRefusedByItsOptions) {
   EXPECT_EQ(generate({"--prefill", "window", "--prefill-window", "64"}).out, exact.out) << "it covers the prompt";
   EXPECT_EQ(generate({"--prefill", "topk", "--prefill-k", "100%"}).out, exact.out);
   EXPECT_NE(generate({"--prefill", "window", "--prefill-window", "1", "--prefill-sinks", "0"}).out, exact.out);
-  EXPECT_TRUE(
-      refused_with(generate({"--prefill", "sparse:foo=1"}), 2, {"--prefill sparse:foo=1", "mass=, density= or fidelity="}));
+  EXPECT_TRUE(refused_with(generate({"--prefill", "sparse:foo=1"}), 2,
+                           {"--prefill sparse:foo=1", "mass=, density= or fidelity="}));
   EXPECT_TRUE(refused_with(generate({"--prefill", "magic"}), 2, {"--prefill magic", "exact, sparse, window, topk"}));
   EXPECT_TRUE(refused_with(generate({"--prefill-window", "0"}), 2, {"--prefill-window 0"}));
   EXPECT_TRUE(refused_with(generate({"--prefill-k", "0%"}), 2, {"--prefill-k 0%"}));

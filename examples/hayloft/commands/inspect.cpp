@@ -85,7 +85,7 @@ class InspectCommand : public Command {
       print(fmt::format("{:18} {}\n", name, visible(text, Lines::joined)));
     }
     if (const auto recall = runtime::saved_column_recall(snapshot)) print(runtime::column_recall_table(*recall));
-    if (!read_so.empty()) print(aligned(runtime::prefill_read_table(read)));
+    if (!read_so.empty()) print(runtime::prefill_read_table(read));
   }
 
  private:

@@ -81,8 +81,8 @@ runtime::PrefillOptions read_prefill(const std::string& text) {
   using Kind = runtime::PrefillOptions::Kind;
   static constexpr std::array kinds{Kind::exact, Kind::sparse, Kind::window, Kind::topk};
   const std::size_t colon = std::min(text.find(':'), text.size());
-  const auto found = std::ranges::find(kinds, text.substr(0, colon),
-                                       [](Kind each) { return std::string(runtime::name(each)); });
+  const auto found =
+      std::ranges::find(kinds, text.substr(0, colon), [](Kind each) { return std::string(runtime::name(each)); });
   if (found == kinds.end()) fail("--prefill {}: must be one of exact, sparse, window, topk", text);
   runtime::PrefillOptions prefill;
   prefill.kind = *found;
@@ -128,8 +128,7 @@ void add_sampling_options(CLI::App& app, runtime::SamplerOptions& options) {
   advanced(app, Section::sampling, {"--no-model-sampling"});
 }
 
-void add_prefill_options(CLI::App& app, runtime::SessionOptions& options,
-                         std::vector<runtime::PrefillOptions>* ways) {
+void add_prefill_options(CLI::App& app, runtime::SessionOptions& options, std::vector<runtime::PrefillOptions>* ways) {
   using Order = runtime::PrefillOptions::Order;
   runtime::PrefillOptions& prefill = options.prefill;
   const std::string help =

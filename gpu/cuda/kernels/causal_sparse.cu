@@ -143,8 +143,8 @@ class Choice {
   }
 
  private:
-  // Lists the rows that are asked: those that choose and that stop the choice, a block of queries behind the other, then
-  // those that measure.
+  // Lists the rows that are asked: those that choose and that stop the choice, a block of queries behind the other,
+  // then those that measure.
   void list_rows() {
     const int heads = cache_.kv_heads;
     std::vector<std::vector<std::int32_t>> of_heads(static_cast<std::size_t>(heads));
@@ -187,9 +187,9 @@ class Choice {
             }
             const std::int64_t before = key_blocks_before(first_, queries);
             const std::vector<int> sampled = sampled_tokens(queries);
-            chosen_[head][n] = choose_keys(
-                sum(of, blocks, before, sampled),
-                sum(of + groups(sampled) * blocks, blocks, before, stopping_tokens(queries, how_)), how_);
+            chosen_[head][n] =
+                choose_keys(sum(of, blocks, before, sampled),
+                            sum(of + groups(sampled) * blocks, blocks, before, stopping_tokens(queries, how_)), how_);
           }
         });
   }

@@ -91,12 +91,13 @@ class HandmadeLayer {
   offload::LayerView view_;
 };
 
-// Keys of a bell of unit variance, the same for the same seed whatever the block size: sums of four numbers drawn evenly,
-// since a normal distribution took half of the time of these tests.
+// Gives keys of a bell of unit variance, the same for the same seed whatever the block size: sums of four numbers drawn
+// evenly, since a normal distribution took half of the time of these tests.
 inline HandmadeLayer::Key normal_keys(unsigned seed, float scale = 1.0f) {
   return [=](int head, std::int64_t position, int component) {
     auto mixed = (std::uint64_t{seed} << 32) + static_cast<std::uint64_t>(head * 7919 + position * 256 + component + 1);
-    for (const int shift : {30, 27}) mixed = (mixed ^ (mixed >> shift)) * 0xbf58476d1ce4e5b9;  // Steele et al., SplitMix64
+    for (const int shift : {30, 27})
+      mixed = (mixed ^ (mixed >> shift)) * 0xbf58476d1ce4e5b9;  // Steele et al., SplitMix64
     mixed ^= mixed >> 31;
     int sum = 0;
     for (int i = 0; i < 4; ++i) sum += static_cast<int>((mixed >> (16 * i)) & 0xffff);

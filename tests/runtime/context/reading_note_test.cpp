@@ -24,11 +24,10 @@ PrefillOptions topk(std::int64_t window, Budget k) {
 }
 
 TEST(ReadingNote, IsReadAsItWasWritten) {
-  for (const PrefillOptions& prefill :
-       {PrefillOptions{}, windowed(7, 0), topk(1, {33, 0}), topk(4096, {0, 1.0 / 3}),
-        PrefillOptions{.kind = Kind::sparse, .sparse = {.mass = 1.0 / 3}},
-        PrefillOptions{.kind = Kind::sparse, .sparse = {.density = 0.05}},
-        PrefillOptions{.kind = Kind::sparse, .sparse = {.fidelity = 0.97}}}) {
+  for (const PrefillOptions& prefill : {PrefillOptions{}, windowed(7, 0), topk(1, {33, 0}), topk(4096, {0, 1.0 / 3}),
+                                        PrefillOptions{.kind = Kind::sparse, .sparse = {.mass = 1.0 / 3}},
+                                        PrefillOptions{.kind = Kind::sparse, .sparse = {.density = 0.05}},
+                                        PrefillOptions{.kind = Kind::sparse, .sparse = {.fidelity = 0.97}}}) {
     const ReadingNote note = read_note(write_note({48, prefill}), "a.hay");
     EXPECT_EQ(note.chunk_tokens, 48);
     EXPECT_EQ(write_note(note), write_note({48, prefill}));

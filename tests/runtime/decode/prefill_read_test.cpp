@@ -25,10 +25,11 @@ TEST(PrefillReadLine, SaysWhatWasReadAndTheWorstHead) {
 }
 
 TEST(PrefillReadTable, HasALineForEachLayer) {
-  EXPECT_EQ(csv(prefill_read_table(some_read())),
-            "global layer,keys read,heads that read all,mass caught,least of a head\n"
-            "0,100.0%,1 of 2,100.0%,100.0%\n"
-            "1,20.0%,0 of 2,87.5%,75.0%\n");
+  EXPECT_EQ(prefill_read_table(some_read()),
+            "global layer  keys read  heads that read all  mass caught  least of a head\n"
+            "------------  ---------  -------------------  -----------  ---------------\n"
+            "0                100.0%               1 of 2       100.0%           100.0%\n"
+            "1                 20.0%               0 of 2        87.5%            75.0%\n");
 }
 
 TEST(PrefillReadBytes, AreTheSameAgainAndRefusedWhereTheyAreNot) {

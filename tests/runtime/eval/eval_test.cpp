@@ -206,8 +206,9 @@ TEST_F(EvalTest, EachWayOfReadingIsHeldAgainstTheFirst) {
   EXPECT_NEAR(*rows[2].kl, divergences / 20, rounding);
   EXPECT_NEAR(std::log(rows[2].score), losses / 20, rounding);
   EXPECT_GT(*rows[2].kl, 100 * rounding) << "a window loses something";
-  EXPECT_NE(eval_row_json(rows[2], "").find("approximate: every position attended to; the prompt was read by window w=4"),
-            std::string::npos);
+  EXPECT_NE(
+      eval_row_json(rows[2], "").find("approximate: every position attended to; the prompt was read by window w=4"),
+      std::string::npos);
 
   // What is there already is not made again, and is referred to all the same.
   const EvalRow before = rows[2];
