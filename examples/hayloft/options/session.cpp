@@ -132,8 +132,7 @@ void add_prefill_options(CLI::App& app, runtime::SessionOptions& options, std::v
   using Order = runtime::PrefillOptions::Order;
   runtime::PrefillOptions& prefill = options.prefill;
   const std::string help =
-      "Attention while the prompt is read: exact, sparse (:mass=98% of it, :fidelity=97% measured, or :density=5% of "
-      "the keys), window or topk";
+      "Attention while the prompt is read: exact, sparse (:mass=98%, :fidelity=97% or :density=5%), window or topk";
   if (ways != nullptr) {
     add_text(
         app, "--prefill", "HOW,...",
@@ -141,7 +140,7 @@ void add_prefill_options(CLI::App& app, runtime::SessionOptions& options, std::v
           ways->clear();
           for (const std::string_view item : split_list(text)) ways->push_back(read_prefill(std::string(item)));
         },
-        help + "; of several the first is what others are held against")
+        help)
         ->take_last()
         ->default_str("exact");
   } else {

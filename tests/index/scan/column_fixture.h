@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <random>
 #include <vector>
 
 #include "index/scan/search.h"
@@ -91,17 +91,24 @@ class HandmadeLayer {
   offload::LayerView view_;
 };
 
-// Gives keys of a bell of unit variance, the same for the same seed whatever the block size: sums of four numbers drawn
-// evenly, since a normal distribution took half of the time of these tests.
+// Normally distributed keys, the same for the same seed whatever the block size.
 inline HandmadeLayer::Key normal_keys(unsigned seed, float scale = 1.0f) {
   return [=](int head, std::int64_t position, int component) {
+    std::minstd_rand engine(seed + static_cast<unsigned>(head * 7919 + position * 256 + component + 1) * 2654435761u);
+    engine.discard(2);
+    return scale * std::normal_distribution<float>()(engine);
+  };
+}
+
+// Gives keys of a bell of unit variance, likewise, as sums of four numbers drawn evenly: in a fraction of the time.
+inline HandmadeLayer::Key bell_keys(unsigned seed) {
+  return [=](int head, std::int64_t position, int component) {
     auto mixed = (std::uint64_t{seed} << 32) + static_cast<std::uint64_t>(head * 7919 + position * 256 + component + 1);
-    for (const int shift : {30, 27})
-      mixed = (mixed ^ (mixed >> shift)) * 0xbf58476d1ce4e5b9;  // Steele et al., SplitMix64
+    for (const int shift : {30, 27}) mixed = (mixed ^ (mixed >> shift)) * 0xbf58476d1ce4e5b9;  // as SplitMix64 does
     mixed ^= mixed >> 31;
     int sum = 0;
     for (int i = 0; i < 4; ++i) sum += static_cast<int>((mixed >> (16 * i)) & 0xffff);
-    return scale * std::sqrt(3.0f) * (static_cast<float>(sum) / 65536.0f - 2.0f);
+    return std::sqrt(3.0f) * (static_cast<float>(sum) / 65536.0f - 2.0f);
   };
 }
 

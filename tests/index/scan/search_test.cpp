@@ -27,7 +27,7 @@ const Shape shapes[] = {
 class ColumnSearchShapes : public ::testing::TestWithParam<Shape> {
  protected:
   Shape shape = GetParam();
-  HandmadeLayer layer{store_shape(shape), shape.tokens, normal_keys(7)};
+  HandmadeLayer layer{store_shape(shape), shape.tokens, bell_keys(7)};
   Query query{shape, 11, 2.0f};
 };
 

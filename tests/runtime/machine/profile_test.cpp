@@ -213,13 +213,13 @@ TEST(MeasuredProfile, IsFiniteCompleteAndWithinTheFootprint) {
   offload::Arena arena(topology, {.budget_bytes = 128 << 20});
   int steps = 0;
   // Each measurement ends after its three runs.
-  const MachineProfile profile = measure_profile(*backend, arena, topology, {.footprint_bytes = 16 << 20, .seconds = 0},
+  const MachineProfile profile = measure_profile(*backend, arena, topology, {.footprint_bytes = 64 << 20, .seconds = 0},
                                                  [&](const std::string&) { ++steps; });
   EXPECT_GT(steps, 0);
   EXPECT_EQ(profile.device, "cpu");
   EXPECT_EQ(profile.threads, 2);
   EXPECT_FALSE(profile.link_to_device);
-  EXPECT_EQ(profile.footprint_bytes, std::uint64_t{16} << 20);
+  EXPECT_EQ(profile.footprint_bytes, std::uint64_t{64} << 20);
   EXPECT_EQ(arena.peak_bytes(), profile.footprint_bytes);
   EXPECT_EQ(arena.used_bytes(), 0u);
   for (const AttentionRates& rates : profile.attention) {
