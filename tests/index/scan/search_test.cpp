@@ -245,7 +245,7 @@ TEST_P(ColumnSearchShapes, AScoreIsOffTheExactOneByHalfAScalePerComponentAtMost)
 TEST_P(ColumnSearchShapes, TheRowsGiveWhatF16ColumnsGive) {
   const HandmadeLayer f16_layer(
       {.layers = 1, .kv_heads = shape.kv_heads, .head_dim = shape.head_dim, .block_tokens = shape.block_tokens},
-      shape.tokens, normal_keys(7));
+      shape.tokens, bell_keys(7));
   const std::int64_t limit = shape.tokens - shape.tokens / 10;
   const int k = static_cast<int>(std::min<std::int64_t>(37, limit));
   for (const auto& [rule, per] :
