@@ -210,7 +210,7 @@ TEST_F(EvalTest, EachWayOfReadingIsHeldAgainstTheFirst) {
       eval_row_json(rows[2], "").find("approximate: every position attended to; the prompt was read by window w=4"),
       std::string::npos);
 
-  // What is there already is not made again, and is referred to all the same.
+  // Rows that are there already are not made again, and are referred to all the same.
   const EvalRow before = rows[2];
   rows.clear();
   hooks.done = [](const EvalTask&, int, const std::string& prefill, const MethodOptions& attn) {
