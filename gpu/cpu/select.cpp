@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <limits>
 #include <vector>
 
 #include "gpu/cpu/attention.h"
 #include "gpu/cpu/rows.h"
 #include "index/scan/sparq_query.h"
+#include "index/scan/top_positions.h"
 #include "offload/error.h"
 
 namespace hayloft::gpu {
@@ -60,24 +61,19 @@ Normaliser sum_tail(const CacheView& cache, const std::vector<float>& weights, i
 
 void CpuBackend::top_values(const float* x, std::int64_t n, int k, std::int32_t* ids, float* values, Stream) {
   if (k < 1 || k > n) fail("top_values: k {} is out of range; use 1 to {}, the number of values", k, n);
-  const auto larger = [x](std::int32_t a, std::int32_t b) {
+  const float bound = index::kth_largest({x, static_cast<std::size_t>(n)}, k);
+  const bool sorts_out = bound > -std::numeric_limits<float>::infinity();  // otherwise NaN may be among the k
+  std::vector<std::int32_t> order;
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (!sorts_out || x[i] >= bound) order.push_back(static_cast<std::int32_t>(i));
+  }
+  std::nth_element(order.begin(), order.begin() + (k - 1), order.end(), [x](std::int32_t a, std::int32_t b) {
     const bool unordered = std::isnan(x[a]) || std::isnan(x[b]);
     if (unordered && std::isnan(x[a]) != std::isnan(x[b])) return std::isnan(x[b]);
     return !unordered && x[a] != x[b] ? x[a] > x[b] : a < b;
-  };
-  if (k == 1) {
-    std::int32_t best = 0;
-    for (std::int64_t i = 1; i < n; ++i) {
-      if (larger(static_cast<std::int32_t>(i), best)) best = static_cast<std::int32_t>(i);
-    }
-    ids[0] = best;
-  } else {
-    std::vector<std::int32_t> order(static_cast<std::size_t>(n));
-    std::iota(order.begin(), order.end(), 0);
-    std::nth_element(order.begin(), order.begin() + (k - 1), order.end(), larger);
-    std::copy_n(order.begin(), k, ids);
-    std::sort(ids, ids + k);
-  }
+  });
+  std::copy_n(order.begin(), k, ids);
+  std::sort(ids, ids + k);
   for (int i = 0; i < k; ++i) values[i] = x[ids[i]];
 }
 

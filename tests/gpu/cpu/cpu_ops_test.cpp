@@ -1,9 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "gpu/backend.h"
@@ -42,6 +44,36 @@ TEST(TopValues, AreTheLargestByIdWithTiesToTheSmallerIdAndNaNLast) {
   EXPECT_EQ(top(6), (std::vector<std::int32_t>{0, 2, 3, 4, 5, 6}));
   EXPECT_EQ(top(7), (std::vector<std::int32_t>{0, 1, 2, 3, 4, 5, 6}));
   EXPECT_THROW(top(8), Error);
+}
+
+TEST(TopValues, AreThoseOfASortHoweverManyAreEqualOrNaN) {
+  const offload::Threads threads(1);
+  const auto backend = gpu::make_cpu_backend(threads);
+  const int n = 5000;
+  for (const int levels : {1, 3, 100, 1 << 20}) {
+    for (const int numbers : {n, n / 2, 20, 0}) {  // the others are NaN
+      std::vector<float> x(n, std::numeric_limits<float>::quiet_NaN());
+      for (int i = 0; i < numbers; ++i) {
+        const int place = static_cast<int>((static_cast<std::int64_t>(i) * 7919 + 13) % n);
+        x[static_cast<std::size_t>(place)] =
+            static_cast<float>((static_cast<unsigned>(i) * 2654435761u >> 8) % static_cast<unsigned>(levels));
+      }
+      std::vector<std::int32_t> order(n);
+      std::iota(order.begin(), order.end(), 0);
+      std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+        const float left = x[static_cast<std::size_t>(a)], right = x[static_cast<std::size_t>(b)];
+        return std::isnan(right) ? !std::isnan(left) : left > right;
+      });
+      for (const int k : {1, 2, 40, 200, n - 1, n}) {
+        SCOPED_TRACE(::testing::Message() << levels << " levels, " << numbers << " numbers, k " << k);
+        std::vector<std::int32_t> ids(static_cast<std::size_t>(k)), expected(order.begin(), order.begin() + k);
+        std::vector<float> values(ids.size());
+        backend->top_values(x.data(), n, k, ids.data(), values.data(), {});
+        std::sort(expected.begin(), expected.end());
+        ASSERT_EQ(ids, expected);
+      }
+    }
+  }
 }
 
 TEST_F(CpuOps, ConversionsToF32AreExactForEveryBitPattern) {
