@@ -72,9 +72,8 @@ void add_attention_stats_option(CLI::App& app, std::string& file) {
   add_text(
       app, "--attention-stats", "FILE", [&file](const std::string& text) { file = text; },
       "Measure the attention of the first 64 steps, slowing them down: its entropy, the keys that hold most of it, "
-      "what "
-      "approximate scores find, what repeats from step to step; a table where FILE ends in .md, a picture where in "
-      ".svg, else JSON");
+      "what approximate scores find, what repeats from step to step; and which experts are asked for again; a table "
+      "where FILE ends in .md, a picture where in .svg, else JSON");
   advanced(app, Section::audit, {"--attention-stats"});
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "runtime/attention/method.h"
 
@@ -18,6 +19,9 @@ class StepObserver {
   // The step as it has just been done, traced, and the method that attended: of `auto`, the one that was chosen. Valid
   // during the call only.
   virtual void see(const Step& step, const Method& by) = 0;
+  // Called where a layer is a mixture of `of` experts, behind its attention: those that the token goes through,
+  // ascending.
+  virtual void see_experts(int /*layer*/, std::int64_t /*position*/, int /*of*/, std::span<const int> /*chosen*/) {}
 
   // Returns how many tokens, that of `position` the first, it would not want in any layer, so that they may be decoded
   // together by exact attention, without asking; it is told how many were. It wants every token unless it says more.

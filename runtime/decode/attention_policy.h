@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <span>
 
 #include "gpu/backend.h"
 #include "runtime/attention/step.h"
@@ -28,6 +30,10 @@ class AttentionPolicy {
     attend(at, q, 1, 1, out);
     return {};
   }
+  // Returns whether somebody watches what a single token goes through; then see_experts() is called, as that of
+  // StepObserver.
+  virtual bool is_watched() const { return false; }
+  virtual void see_experts(int /*layer*/, std::int64_t /*position*/, int /*of*/, std::span<const int> /*chosen*/) {}
 };
 
 }  // namespace hayloft::runtime

@@ -73,6 +73,10 @@ std::optional<gpu::Attended> DecodeAttention::attend_or_leave(const LayerStep& a
   return {};
 }
 
+void DecodeAttention::see_experts(int layer, std::int64_t position, int of, std::span<const int> chosen) {
+  for (const auto& observer : observers_) observer->see_experts(layer, position, of, chosen);
+}
+
 // Called at the first step.
 void DecodeAttention::learn_backend(const LayerStep& at) {
   backend_ = &at.backend;

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,6 +34,8 @@ class DecodeAttention : public AttentionPolicy {
   void attend(const LayerStep& at, const float* q, int queries, int rows, float* out) override;  // of one token
   // Leaves what ranges alone are to be attended to, unless an observer wants the step.
   std::optional<gpu::Attended> attend_or_leave(const LayerStep& at, const float* q, float* out) override;
+  bool is_watched() const override { return !observers_.empty(); }
+  void see_experts(int layer, std::int64_t position, int of, std::span<const int> chosen) override;
 
   // Returns how many tokens, that of `position` the first, no observer wants to see: without observers any number.
   std::int64_t unwanted_from(std::int64_t position) const;

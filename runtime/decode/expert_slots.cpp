@@ -6,8 +6,6 @@
 namespace hayloft::runtime {
 namespace {
 
-constexpr float kFade = 0.98f;  // of a count, by each pass: half of it stays after 34
-
 int layers_with_experts(const std::vector<LayerWeights>& layers) {
   return static_cast<int>(
       std::ranges::count_if(layers, [](const LayerWeights& layer) { return !layer.experts.each.empty(); }));
@@ -19,7 +17,6 @@ ExpertSlots::ExpertSlots(gpu::Backend& backend, const std::vector<LayerWeights>&
                          const ExpertPlacement& placement)
     : backend_(backend),
       weights_(layers),
-      layers_(layers.size()),
       ring_(static_cast<std::size_t>(std::max(placement.ring, 2 * static_cast<int>(experts_at_once)))) {
   for (const LayerWeights& layer : layers) {
     for (const Expert& expert : layer.experts.each) slot_bytes_ = std::max(slot_bytes_, bytes_of(expert));
@@ -31,12 +28,11 @@ ExpertSlots::ExpertSlots(gpu::Backend& backend, const std::vector<LayerWeights>&
     for (Slot& slot : slots) slot.memory = std::exchange(memory, memory + slot_bytes_);
   };
   give_memory(ring_);
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    const std::size_t experts = layers[i].experts.each.size();
-    layers_[i].kept.resize(std::min(static_cast<std::size_t>(placement.kept), experts));
-    layers_[i].slot_of.resize(experts);
-    layers_[i].uses.resize(experts);
-    give_memory(layers_[i].kept);
+  layers_.reserve(layers.size());
+  for (const LayerWeights& layer : layers) {
+    const std::size_t experts = layer.experts.each.size();
+    layers_.emplace_back(experts).kept.resize(std::min(static_cast<std::size_t>(placement.kept), experts));
+    give_memory(layers_.back().kept);
   }
 }
 
@@ -76,13 +72,11 @@ bool ExpertSlots::is_free(const Slot& slot) const {
 // Returns the slot of a layer that an expert which is in none may keep, or null.
 ExpertSlots::Slot* ExpertSlots::kept_slot(Layer& layer, int expert) {
   Slot* least = nullptr;
-  const auto uses = [&](const Slot& slot) {
-    return slot.layer < 0 ? -1.0f : layer.uses[static_cast<std::size_t>(slot.expert)];
-  };
+  const auto uses = [&](const Slot& slot) { return slot.layer < 0 ? -1.0f : layer.uses.of(slot.expert); };
   for (Slot& slot : layer.kept) {
     if (is_free(slot) && (least == nullptr || uses(slot) < uses(*least))) least = &slot;
   }
-  return least && uses(*least) < layer.uses[static_cast<std::size_t>(expert)] ? least : nullptr;
+  return least && uses(*least) < layer.uses.of(expert) ? least : nullptr;
 }
 
 // Finds one always: two groups that follow each other use half of the ring each, at most.
@@ -136,8 +130,8 @@ ExpertSlots::Group ExpertSlots::take_group(int index, std::span<const ExpertToke
 void ExpertSlots::each_group(int index, std::span<const ExpertTokens> chosen, const Multiply& multiply) {
   const std::lock_guard lock(mutex_);
   Layer& layer = layers_[static_cast<std::size_t>(index)];
-  for (float& uses : layer.uses) uses *= kFade;
-  for (const ExpertTokens& each : chosen) layer.uses[static_cast<std::size_t>(each.expert)] += 1;
+  layer.uses.fade();
+  for (const ExpertTokens& each : chosen) layer.uses.add(each.expert);
 
   const gpu::Stream stream = backend_.stream(), load = backend_.load_stream();
   backend_.order(stream, load);  // what earlier passes multiply by is in its slot until then

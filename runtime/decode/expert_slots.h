@@ -8,6 +8,7 @@
 
 #include "gpu/backend.h"
 #include "runtime/checkpoint/weights/expert_placement.h"
+#include "runtime/decode/expert_uses.h"
 #include "runtime/decode/router.h"
 
 namespace hayloft::runtime {
@@ -55,9 +56,10 @@ class ExpertSlots {
     std::uint64_t group = 0;  // that used it last
   };
   struct Layer {
+    explicit Layer(std::size_t experts) : slot_of(experts), uses(static_cast<int>(experts)) {}
     std::vector<Slot> kept;
     std::vector<Slot*> slot_of;  // [experts], kept or of the ring; null: it is in none
-    std::vector<float> uses;     // [experts], faded
+    ExpertUses uses;
   };
   struct Group {
     std::span<const ExpertTokens> tokens;

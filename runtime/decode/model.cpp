@@ -162,7 +162,10 @@ void Model::forward(Cache& cache, Workspace& workspace, std::span<const std::int
   for (int layer = 0; layer < config_.layers; ++layer) {
     if (layer + 1 == config_.layers && want != Want::all) rows = want == Want::none ? 0 : 1;
     attend(layer, cache, workspace, act, T, rows, attention);
-    if (rows > 0) mlp(layer, act, act.hidden + (T - rows) * H, rows);
+    if (rows > 0) {
+      const std::vector<ExpertTokens> chosen = mlp(layer, act, act.hidden + (T - rows) * H, rows);
+      if (T == 1) show_experts(layer, chosen, 0, cache.tokens(), attention);
+    }
     backend_->flag_nonfinite(act.hidden + (T - rows) * H, rows * H, layer, workspace.flag.device.as<std::int32_t>(),
                              stream);
   }
@@ -216,6 +219,12 @@ void Model::forward_by_layer(Cache& cache, Workspace& workspace, std::span<const
     require_finite(workspace.flag, cache.tokens() + S - 1);
   }
   cache.replace_by(std::move(grown));
+}
+
+void Model::show_experts(int layer, std::span<const ExpertTokens> chosen, std::int32_t row, std::int64_t position,
+                         AttentionPolicy& attention) const {
+  if (chosen.empty() || !attention.is_watched()) return;
+  attention.see_experts(layer, position, config_.experts.count, experts_of(row, chosen));
 }
 
 void Model::check_ids(std::span<const std::int32_t> tokens) const {

@@ -201,7 +201,10 @@ class Model {
   Activations row_of(int layer, const Activations& act, std::int64_t row) const;
   void output(Workspace& workspace, const Activations& act, const float* hidden, int rows) const;
   void flag_logits(const float* logits, int rows, const NanFlag& flag) const;
-  void mlp(int layer, const Activations& act, float* hidden, int rows) const;
+  // Returns the experts that the rows go through; none where the layer has none.
+  std::vector<ExpertTokens> mlp(int layer, const Activations& act, float* hidden, int rows) const;
+  void show_experts(int layer, std::span<const ExpertTokens> chosen, std::int32_t row, std::int64_t position,
+                    AttentionPolicy& attention) const;
   int tokens_as_alone() const;  // gpu::Backend::tokens_multiplied_as_alone(), wherever it is multiplied
   void activate(gpu::Backend& by, float* gate, const float* up, std::int64_t n) const;
   // A layer's input to its experts, and what goes through which of them.
@@ -211,7 +214,7 @@ class Model {
     int rows;
     std::span<const ExpertTokens> chosen;
   };
-  void mix_experts(int layer, const Activations& act, const float* input, int rows) const;
+  std::vector<ExpertTokens> mix_experts(int layer, const Activations& act, const float* input, int rows) const;
   void mix_near(const ToMix& what, const Activations& act) const;
   void multiply_experts(gpu::Backend& by, const Mixture& mixture, const ToMix& what,
                         std::span<const ExpertTokens> chosen, std::span<const Expert* const> experts,

@@ -83,8 +83,8 @@ void Model::mix_near(const ToMix& what, const Activations& act) const {
 
 // Puts into act.delta what the experts make of input [rows][hidden]. The router's choice comes to the host. Tokens of
 // an expert are multiplied together, and one alone straight from the input; a token's experts are added in ascending
-// order, the one that all tokens go through last.
-void Model::mix_experts(int layer, const Activations& act, const float* input, int rows) const {
+// order, the one that all tokens go through last. Returns the choice.
+std::vector<ExpertTokens> Model::mix_experts(int layer, const Activations& act, const float* input, int rows) const {
   const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
   const Experts& experts = config_.experts;
   const Mixture& mixture = act.mixture;
@@ -96,14 +96,14 @@ void Model::mix_experts(int layer, const Activations& act, const float* input, i
   std::vector<float> routed(gates + (shared ? static_cast<std::size_t>(rows) : 0));
   backend_->to_host(routed.data(), mixture.routed, routed.size() * sizeof(float), stream);
 
-  const std::vector<ExpertTokens> chosen = route(routed.data(), rows, experts);
+  std::vector<ExpertTokens> chosen = route(routed.data(), rows, experts);
   const ToMix what{w, input, rows, chosen};
   const bool over_link =
       slots_ && (!near_ || (rows > tokens_as_alone() && rows * experts.used >= kTokensWorthTheLink * experts.count));
   Ways ways({});
   if (near_ && !over_link) {
     mix_near(what, act);
-    if (!shared) return;
+    if (!shared) return chosen;
     multiply_experts(*backend_, mixture, what, {}, {}, 0, true);
   } else {
     ways = Ways(chosen);
@@ -128,6 +128,7 @@ void Model::mix_experts(int layer, const Activations& act, const float* input, i
   float* const sum = beside ? mixture.gathered : mixture.delta;
   backend_->sum_rows(mixture.outputs, ways.tokens, ways.weights, rows, config_.hidden_size, sum, stream);
   if (beside) backend_->add(act.delta, sum, std::int64_t{rows} * config_.hidden_size, stream);
+  return chosen;
 }
 
 }  // namespace hayloft::runtime

@@ -243,12 +243,13 @@ void Model::activate(gpu::Backend& by, float* gate, const float* up, std::int64_
   }
 }
 
-void Model::mlp(int layer, const Activations& act, float* hidden, int rows) const {
+std::vector<ExpertTokens> Model::mlp(int layer, const Activations& act, float* hidden, int rows) const {
   const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
   const gpu::Stream stream = backend_->stream();
   const float* const input = normed(hidden, w.mlp_norm, act, rows);
+  std::vector<ExpertTokens> chosen;
   if (config_.experts.in(layer)) {
-    mix_experts(layer, act, input, rows);
+    chosen = mix_experts(layer, act, input, rows);
   } else {
     const gpu::MatrixProduct products[] = {{input, rows, &w.gate, act.gate, w.gate_bias},
                                            {input, rows, &w.up, act.up, w.up_bias}};
@@ -257,6 +258,7 @@ void Model::mlp(int layer, const Activations& act, float* hidden, int rows) cons
     backend_->matmul(act.gate, rows, w.down, w.down_bias, act.delta, stream);
   }
   add_residual(hidden, w.output_norm, act, rows);
+  return chosen;
 }
 
 }  // namespace hayloft::runtime

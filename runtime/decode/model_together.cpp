@@ -88,8 +88,9 @@ void Model::forward_together(std::span<ModelStep> steps, Workspace& workspace) c
       });
       backend_->attend_together(left, config_.query_heads, stream);
       add_attention_output(layer, act, act.mixed, act.hidden, rows);
-      mlp(layer, act, act.hidden, rows);
-      each(group, [&](const ModelStep&, std::int64_t row) {
+      const std::vector<ExpertTokens> chosen = mlp(layer, act, act.hidden, rows);
+      each(group, [&](const ModelStep& step, std::int64_t row) {
+        show_experts(layer, chosen, static_cast<std::int32_t>(row), step.cache->tokens(), *step.attention);
         backend_->flag_nonfinite(act.hidden + row * H, H, layer,
                                  flags[static_cast<std::size_t>(row)].device.as<std::int32_t>(), stream);
       });

@@ -38,4 +38,12 @@ std::vector<ExpertTokens> route(const float* logits, int T, const Experts& exper
   return all;
 }
 
+std::vector<int> experts_of(std::int32_t token, std::span<const ExpertTokens> chosen) {
+  std::vector<int> experts;
+  for (const ExpertTokens& each : chosen) {
+    if (std::ranges::binary_search(each.tokens, token)) experts.push_back(each.expert);
+  }
+  return experts;
+}
+
 }  // namespace hayloft::runtime

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "runtime/checkpoint/config.h"
@@ -19,5 +20,7 @@ struct ExpertTokens {
 // the sum of these over its own experts (Experts::share_of_chosen) or over all; m is its largest logit. Experts
 // ascending, those without a token left out.
 std::vector<ExpertTokens> route(const float* logits, int T, const Experts& experts);
+// Returns the experts, ascending, that one of these tokens goes through.
+std::vector<int> experts_of(std::int32_t token, std::span<const ExpertTokens> chosen);
 
 }  // namespace hayloft::runtime

@@ -119,6 +119,11 @@ AttentionStats::AttentionStats(const AttentionStatsOptions& options) : options_(
 }
 
 bool AttentionStats::wants(int layer, std::int64_t position) {
+  return measures(2 * layer, position);
+}
+
+// Counts steps by what of them comes in turn: a layer's attention, and its experts behind that.
+bool AttentionStats::measures(int layer, std::int64_t position) {
   const bool same_step = position == last_position_ && layer > last_layer_;
   last_layer_ = layer;
   if (!same_step) {
@@ -127,6 +132,7 @@ bool AttentionStats::wants(int layer, std::int64_t position) {
     if (!goes_on) {
       last_.clear();
       kept_.clear();
+      kept_experts_.clear();
     }
     last_position_ = position;
     if (steps_of_sequence_ <= options_.steps) ++report_.steps;
@@ -216,6 +222,19 @@ void AttentionStats::add_held(const Chosen& chosen, int head_dim, int layer) {
         }
       }
     }
+  }
+}
+
+void AttentionStats::see_experts(int layer, std::int64_t position, int of, std::span<const int> chosen) {
+  measures(2 * layer + 1, position);
+  LayerExperts& experts = report_.experts[layer];
+  experts.count = of;
+  for (const int share : {1, 2, 4, 6}) {  // eighths of all experts
+    const int slots = of * share / 8;
+    if (slots < 1) continue;
+    const int held = kept_experts_.try_emplace({layer, slots}, of, slots).first->second.ask(chosen);
+    if (steps_of_sequence_ <= LayerAttention::warm) continue;
+    experts.held[slots].add(static_cast<double>(held) / static_cast<double>(chosen.size()));
   }
 }
 

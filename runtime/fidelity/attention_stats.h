@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "index/scan/run_cache.h"
 #include "offload/host/threads.h"
 #include "runtime/attention/step_observer.h"
+#include "runtime/decode/expert_uses.h"
 #include "runtime/fidelity/ranking.h"
 #include "runtime/fidelity/running_stats.h"
 
@@ -45,9 +47,18 @@ struct LayerAttention {
   RunningStats kurtosis;  // of the components of a query: 3 where they are normally distributed
 };
 
+// One layer that is a mixture of experts, over all steps: they cost next to nothing.
+struct LayerExperts {
+  int count = 0;  // of experts
+  // By slots: of the experts that a step asked for, the share that a device had which keeps so many by use
+  // (KeptExperts), from the step on that LayerAttention::warm others came before.
+  std::map<int, RunningStats> held;
+};
+
 // The findings of AttentionStats, by layer.
 struct AttentionReport {
   std::map<int, LayerAttention> layers;  // by the model's layer
+  std::map<int, LayerExperts> experts;   // likewise; empty without mixtures
   std::int64_t steps = 0;                // measured
   std::int64_t tokens = 0;               // of context at the last of them
 };
@@ -60,6 +71,7 @@ class AttentionStats : public StepObserver {
 
   bool wants(int layer, std::int64_t position) override;
   void see(const Step& step, const Method& by) override;
+  void see_experts(int layer, std::int64_t position, int of, std::span<const int> chosen) override;
 
   const AttentionReport& report() const { return report_; }
 
@@ -70,6 +82,7 @@ class AttentionStats : public StepObserver {
     std::map<int, std::vector<std::int32_t>> columns;             // by r: [Hkv][r]
     std::map<std::int64_t, std::vector<std::int64_t>> positions;  // by k: [Hkv][k], ascending
   };
+  bool measures(int layer, std::int64_t position);
   void add_distribution(const StepQuery& step, const RankedPositions& exact, LayerAttention& layer,
                         const offload::Threads& threads) const;
   Chosen add_choices(const StepQuery& step, const RankedPositions& exact, LayerAttention& layer,
@@ -82,8 +95,9 @@ class AttentionStats : public StepObserver {
   std::map<int, Chosen> last_;  // by the model's layer
   // By the model's layer, r, slots and KV head: what a device would keep.
   std::map<std::tuple<int, int, int, int>, index::RunCache> kept_;
+  std::map<std::pair<int, int>, KeptExperts> kept_experts_;  // by the model's layer and slots
   std::int64_t last_position_ = -1;
-  int last_layer_ = -1;
+  int last_layer_ = -1;  // twice the model's layer, and one more for its experts
   std::int64_t steps_of_sequence_ = 0;
 };
 

@@ -32,12 +32,30 @@ TextTable layers_table(const AttentionReport& report) {
   return table;
 }
 
+// Returns nothing where the model has no experts.
+std::string experts_table(const AttentionReport& report) {
+  if (report.experts.empty()) return "";
+  TextTable table{{"layer", "experts"}};
+  for (const auto& [layer, experts] : report.experts) {
+    std::vector<std::string> cells{fmt::format("{}", layer), fmt::format("{}", experts.count)};
+    for (const auto& [slots, held] : experts.held) {
+      if (table.size() == 1) table.front().push_back(fmt::format("{} slots", slots));
+      cells.push_back(fmt::format("{:.3f}", held.mean()));
+    }
+    table.push_back(std::move(cells));
+  }
+  return fmt::format(
+             "\nShare of the experts asked for that a device had which keeps so many of a layer, from step {} on:\n\n",
+             LayerAttention::warm + 1) +
+         markdown(table);
+}
+
 }  // namespace
 
 std::string attention_table(const AttentionReport& report) {
   std::string text =
       fmt::format("{} steps, {} tokens of context; means over steps and heads\n\n", report.steps, report.tokens);
-  if (report.layers.empty()) return text;
+  if (report.layers.empty()) return text + experts_table(report);
   TextTable spread = layers_table(report);
   spread.front().insert(spread.front().end(), {"entropy", "keys for 25%", "for 50%", "for 75%", "kurtosis of q"});
   std::size_t line = 0;
@@ -62,11 +80,11 @@ std::string attention_table(const AttentionReport& report) {
   text += markdown(spread) + "\n" + markdown(top);
   text += "\nShare of the exact top k among the approximate top k:\n\n" + markdown(agreement);
   text += "\nShare chosen again in the next step:\n\n" + markdown(again);
-  if (report.layers.begin()->second.columns_held.empty()) return text;
+  if (report.layers.begin()->second.columns_held.empty()) return text + experts_table(report);
   text += fmt::format("\nShare of the r columns read that a device had which keeps so many, from step {} on:\n\n",
                       LayerAttention::warm + 1) +
           markdown(held);
-  return text;
+  return text + experts_table(report);
 }
 
 std::string attention_json(const AttentionReport& report) {
@@ -99,6 +117,16 @@ std::string attention_json(const AttentionReport& report) {
       add("columns_held", {{"r", key.first}, {"kept", key.second}}, stats);
     }
     json["layers"].push_back(std::move(entry));
+  }
+  for (const auto& [layer, experts] : report.experts) {
+    nlohmann::ordered_json entry{
+        {"layer", layer}, {"experts", experts.count}, {"held", nlohmann::ordered_json::array()}};
+    for (const auto& [slots, held] : experts.held) {
+      nlohmann::ordered_json row{{"kept", slots}};
+      row.update(stats_json(held));
+      entry["held"].push_back(std::move(row));
+    }
+    json["experts"].push_back(std::move(entry));
   }
   return json_document(json);
 }

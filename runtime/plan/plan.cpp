@@ -316,7 +316,7 @@ ExpertPlacement placed_experts(const PlanRequest& request) {
 }
 
 WeightSizes placed_weights(const PlanRequest& request) {
-  return placed(request.weights, placed_experts(request));
+  return placed(request.weights, placed_experts(request), request.experts_held);
 }
 
 std::uint64_t usual_host_budget(const PlanRequest& request) {
@@ -333,6 +333,21 @@ bool fits(const PlanRequest& request) {
   return shortfall(request, plan_memory(request)).empty();
 }
 
+namespace {
+
+std::optional<PlannedExperts> plan_experts(const PlanRequest& request) {
+  const ExpertPlacement placement = placed_experts(request);
+  if (placement.place == ExpertPlace::device) return std::nullopt;
+  const WeightSizes weights = placed_weights(request);
+  PlannedExperts experts{placement, weights.experts, 0, weights.link_bytes_per_step, weights.near_bytes_per_step};
+  if (placement.place == ExpertPlace::link) {
+    experts.held = request.experts_held.at(static_cast<double>(placement.kept) / weights.experts);
+  }
+  return experts;
+}
+
+}  // namespace
+
 Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
   Plan plan;
   plan.tokens = request.tokens;
@@ -341,6 +356,7 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
   plan.host_budget = host_budget(request);
   plan.device_budget = request.device_budget;
   plan.shortfall = shortfall(request, plan.memory);
+  plan.experts = plan_experts(request);
   for (const MethodOptions& options : request.methods) {
     plan.methods.push_back(plan_method(request, plan.memory, options, profile));
   }

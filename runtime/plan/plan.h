@@ -23,6 +23,7 @@ struct PlanRequest {
   WeightSizes weights;                                 // of all of them together
   ExpertPlace experts = ExpertPlace::automatic;        // where mixtures of experts lie, beside a device
   std::optional<ExpertPlacement> placed_experts = {};  // where they do, of a model that is there
+  ExpertsHeld experts_held = {};                       // by what a device keeps of them
   SessionOptions session;
   std::vector<MethodOptions> methods;
   std::int64_t tokens = 0;            // of context
@@ -109,6 +110,15 @@ struct PlannedMethod {
   std::optional<ExpectedCache> cache;     // of a device with memory of its own that has room for one
 };
 
+// Experts that do not lie on the device with all other weights.
+struct PlannedExperts {
+  ExpertPlacement placement;
+  int of = 0;                    // experts of a layer
+  double held = 0;               // share of those asked for that the device has, by `link`
+  std::uint64_t link_bytes = 0;  // over the link for each token
+  std::uint64_t near_bytes = 0;  // that the processor beside the device reads for each token
+};
+
 // Exact decoding of several tokens a pass (`--exact`), with the drafts of one source and PlanRequest::accepted. All is
 // predicted, by token of the text: passes and drafts over the tokens that they give.
 struct PlannedExact {
@@ -136,6 +146,7 @@ struct Plan {
   std::uint64_t device_budget = 0;
   std::string shortfall;         // what does not fit, and what would make it fit, with the numbers; empty when all fits
   std::optional<Remedy> remedy;  // as far as somebody has asked for one
+  std::optional<PlannedExperts> experts;
   std::vector<PlannedMethod> methods;
   std::optional<double> accepted;   // PlanRequest::accepted
   std::vector<PlannedExact> exact;  // single steps by `dense` first; none without PlanRequest::accepted

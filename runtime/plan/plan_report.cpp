@@ -133,6 +133,29 @@ std::string cache_table(const std::vector<PlannedMethod>& methods) {
          markdown(table);
 }
 
+// Says where experts are that do not lie with all other weights, and what of them a token asks for there.
+std::string experts_text(const std::optional<PlannedExperts>& experts) {
+  if (!experts) return "";
+  if (experts->placement.place == ExpertPlace::near) {
+    return fmt::format("\nExperts: near the processor, which reads {} of them for each token.\n",
+                       format_bytes(experts->near_bytes));
+  }
+  return fmt::format(
+      "\nExperts: over the link; the device keeps {} of a layer's {} by use, which are expected to be {:.1f}% of those "
+      "asked for; {} over the link for each token.\n",
+      experts->placement.kept, experts->of, 100 * experts->held, format_bytes(experts->link_bytes));
+}
+
+nlohmann::ordered_json experts_json(const std::optional<PlannedExperts>& experts) {
+  if (!experts) return nullptr;
+  return {{"place", name(experts->placement.place)},
+          {"of_a_layer", experts->of},
+          {"kept", experts->placement.kept},
+          {"held", experts->held},
+          {"link_bytes_per_token", experts->link_bytes},
+          {"near_bytes_per_token", experts->near_bytes}};
+}
+
 // Shows what ranks tell each other, and what the given network takes for that.
 std::string network_table(const Plan& plan) {
   if (plan.ranks == 1) return "";
@@ -234,6 +257,7 @@ std::string plan_table(const Plan& plan) {
   }
 
   text += network_table(plan);
+  text += experts_text(plan.experts);
   text += cache_table(plan.methods);
   text += predicted_table(plan.methods);
   text += exact_table(plan);
@@ -296,6 +320,7 @@ std::string plan_json(const std::vector<Plan>& plans) {
         {"fits", plan.shortfall.empty()},
         {"shortfall", plan.shortfall},
         {"remedy", plan.remedy ? remedy_json(*plan.remedy) : nullptr},
+        {"experts", experts_json(plan.experts)},
         {"methods", nlohmann::ordered_json::array()},
         {"accepted", json_or_null(plan.accepted)},
         {"exact", nlohmann::ordered_json::array()},

@@ -25,6 +25,7 @@
 #include "offload/text/format.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/decode/load_tokenizer.h"
+#include "runtime/plan/experts_held.h"
 #include "runtime/plan/plan.h"
 #include "runtime/plan/remedy.h"
 
@@ -101,6 +102,12 @@ class PlanCommand : public Command {
         "With --ranks: what is between any two of them, its rate and the latency of a message in microseconds, or what "
         "mpirun hayloft link --json measured");
     advanced(app, Section::device, {"--ranks", "--network"});
+    app.add_option("--experts-held", experts_file_,
+                   "Expect of --experts link what a run's --attention-stats JSON says of the experts asked for, not "
+                   "that all are asked for alike")
+        ->type_name("FILE")
+        ->take_last();
+    advanced(app, Section::device, {"--experts-held"});
     add_text(
         app, "--accepted", "SHARE",
         [this](const std::string& text) { request_.accepted = read_number("--accepted", text, 0, 1); },
@@ -125,6 +132,7 @@ class PlanCommand : public Command {
     if (!machine_file_.empty() && !machine_.profile.empty()) {
       fail("--machine and --profile both name a profile; --machine takes memory and threads from it as well");
     }
+    if (!experts_file_.empty()) request_.experts_held = runtime::plan::read_experts_held(experts_file_);
     take_rates();
     if (!model_.empty()) return;
     request_.config = runtime::plan::config_of_shape(shape_);
@@ -333,6 +341,7 @@ class PlanCommand : public Command {
   runtime::RopeOverrides rope_;
   runtime::plan::PlanRequest request_;
   std::string machine_file_;
+  std::string experts_file_;
   double link_rate_ = 0;  // GB/s; 0: not given
   double device_rate_ = 0;
   std::vector<runtime::plan::OtherWeights> other_weights_;

@@ -24,9 +24,9 @@ namespace {
 
 // The options of all commands that name files. --append and --update name a context that is read and written, but
 // nothing else may write to it, and it is no text. A folder of --contexts is served, and nothing else is written.
-constexpr std::array<std::string_view, 15> inputs = {
-    "model", "context", "file", "haystack", "squad",   "hotpotqa", "triviaqa",    "cnn-dailymail",
-    "text",  "jsonl",   "in",   "profile",  "machine", "network",  "api-key-file"};
+constexpr std::array<std::string_view, 16> inputs = {
+    "model", "context", "file", "haystack", "squad",   "hotpotqa", "triviaqa",     "cnn-dailymail",
+    "text",  "jsonl",   "in",   "profile",  "machine", "network",  "api-key-file", "experts-held"};
 constexpr std::array<std::string_view, 8> outputs = {"json", "plot",   "out",   "audit-json", "attention-stats",
                                                      "save", "append", "update"};
 constexpr std::array<std::string_view, 1> exempt = {"contexts"};

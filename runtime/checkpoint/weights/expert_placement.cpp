@@ -9,7 +9,20 @@ const char* name(ExpertPlace place) {
   return names[static_cast<std::size_t>(place)];
 }
 
-WeightSizes placed(const WeightSizes& whole, const ExpertPlacement& placement) {
+double ExpertsHeld::at(double kept) const {
+  Point before, after{1, 1};
+  for (const Point& point : measured) {
+    if (point.kept >= kept) {
+      after = point;
+      break;
+    }
+    before = point;
+  }
+  if (after.kept <= before.kept) return after.held;
+  return before.held + (after.held - before.held) * (kept - before.kept) / (after.kept - before.kept);
+}
+
+WeightSizes placed(const WeightSizes& whole, const ExpertPlacement& placement, const ExpertsHeld& held) {
   if (placement.place == ExpertPlace::device) return whole;
   WeightSizes sizes = whole;
   const std::uint64_t slots =
@@ -17,7 +30,7 @@ WeightSizes placed(const WeightSizes& whole, const ExpertPlacement& placement) {
   sizes.bytes += slots;
   sizes.host_bytes += whole.mixture_bytes;
   if (placement.place == ExpertPlace::link) {
-    const double passing = 1 - static_cast<double>(placement.kept) / whole.experts;
+    const double passing = 1 - held.at(static_cast<double>(placement.kept) / whole.experts);
     sizes.link_bytes_per_step = static_cast<std::uint64_t>(passing * static_cast<double>(whole.mixture_bytes_per_step));
     return sizes;
   }

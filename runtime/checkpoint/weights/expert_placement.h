@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "runtime/checkpoint/weights/weights.h"
 
@@ -24,6 +25,16 @@ struct ExpertPlacement {
 
   bool slots() const { return place == ExpertPlace::link || prompts_over_link; }
 };
+// Says which share of the experts asked for a device holds that keeps a share of each layer's by use.
+struct ExpertsHeld {
+  struct Point {
+    double kept = 0;
+    double held = 0;
+  };
+  std::vector<Point> measured;  // by kept, which ascends between 0 and 1; none: no expert is asked for more than others
+
+  double at(double kept) const;  // on straight lines between what was measured, from (0, 0) to (1, 1)
+};
 // Returns the bytes of slots for so many layers with experts.
 std::uint64_t expert_slots_bytes(const ExpertPlacement& placement, int layers, std::uint64_t slot_bytes);
 // Chooses for a device that has `left` bytes for weights. The ring has room for all experts of a layer where that takes
@@ -32,7 +43,7 @@ std::uint64_t expert_slots_bytes(const ExpertPlacement& placement, int layers, s
 // often than others.
 ExpertPlacement place_experts(const WeightSizes& sizes, ExpertPlace asked, std::uint64_t left);
 // Returns `sizes` with the experts where `placement` says.
-WeightSizes placed(const WeightSizes& sizes, const ExpertPlacement& placement);
+WeightSizes placed(const WeightSizes& sizes, const ExpertPlacement& placement, const ExpertsHeld& held = {});
 
 // Experts that come over the link (runtime/decode/expert_slots.h) lie piece by piece in slots, all of one size.
 inline constexpr std::uint64_t experts_at_once = 4;     // that are copied while others are multiplied

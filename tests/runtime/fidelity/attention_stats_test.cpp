@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 
 #include "offload/error.h"
 #include "tests/runtime/fidelity/audit_fixture.h"
@@ -187,6 +189,94 @@ TEST(AttentionStats, SayWhatADeviceWouldHaveHadFromTheSeventeenthStepOn) {
     }
   }
 }
+
+// Writes down which experts tokens go through.
+class SeenExperts : public StepObserver {
+ public:
+  struct Choice {
+    int layer;
+    std::int64_t position;
+    int of;
+    std::vector<int> experts;
+    bool operator==(const Choice&) const = default;
+  };
+  bool wants(int, std::int64_t) override { return false; }
+  void see(const Step&, const Method&) override {}
+  void see_experts(int layer, std::int64_t position, int of, std::span<const int> chosen) override {
+    choices.push_back({layer, position, of, {chosen.begin(), chosen.end()}});
+  }
+  std::vector<Choice> choices;
+};
+
+class ExpertsSeen : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(ExpertsSeen, AreThoseOfEachTokenAloneAndTogether) {
+  TinyRun run(GetParam());
+  const Experts& experts = run.model.config().experts;
+  std::vector<SeenExperts::Choice> seen[2];
+  for (const bool together : {false, true}) {
+    Session forks[] = {run.session.fork(), run.session.fork()};
+    std::vector<std::shared_ptr<SeenExperts>> observers;
+    std::vector<Session::Step> steps;
+    for (Session& fork : forks) {
+      fork.add_observer(observers.emplace_back(std::make_shared<SeenExperts>()));
+      steps.push_back({.session = &fork, .token = static_cast<std::int32_t>(steps.size())});
+      if (!together) fork.step(steps.back().token);
+    }
+    if (together) Session::step_together(steps);
+    for (const auto& observer : observers) {
+      seen[together].insert(seen[together].end(), observer->choices.begin(), observer->choices.end());
+    }
+  }
+  ASSERT_EQ(seen[0].size(), seen[1].size());
+  EXPECT_TRUE(seen[0] == seen[1]);
+  ASSERT_FALSE(seen[0].empty());
+  for (const SeenExperts::Choice& choice : seen[0]) {
+    EXPECT_TRUE(experts.in(choice.layer));
+    EXPECT_EQ(choice.position, TinyRun::context);
+    EXPECT_EQ(choice.of, experts.count);
+    EXPECT_EQ(std::ssize(choice.experts), experts.used);
+    EXPECT_TRUE(std::ranges::is_sorted(choice.experts));
+  }
+}
+
+TEST_P(ExpertsSeen, AreCountedAsADeviceWouldKeepThem) {
+  TinyRun run(GetParam());
+  const auto seen = std::make_shared<SeenExperts>();
+  const auto stats = std::make_shared<AttentionStats>();
+  run.session.add_observer(seen);
+  run.session.add_observer(stats);
+  const int steps = 40;
+  run.decode(run.session, "dense", steps);
+  const Experts& experts = run.model.config().experts;
+  std::map<std::pair<int, int>, KeptExperts> kept;
+  std::map<std::pair<int, int>, RunningStats> held;
+  for (const SeenExperts::Choice& choice : seen->choices) {
+    for (const int slots : {experts.count / 8, experts.count / 4, experts.count / 2, experts.count * 3 / 4}) {
+      if (slots == 0) continue;
+      const std::pair key(choice.layer, slots);
+      const int had = kept.try_emplace(key, experts.count, slots).first->second.ask(choice.experts);
+      if (choice.position >= TinyRun::context + LayerAttention::warm) held[key].add(double{1} * had / experts.used);
+    }
+  }
+  std::size_t shares = 0;
+  for (const auto& [layer, of_layer] : stats->report().experts) {
+    EXPECT_EQ(of_layer.count, experts.count);
+    shares += of_layer.held.size();
+    for (const auto& [slots, share] : of_layer.held) {
+      expect_equal(share, held.at({layer, slots}), 1e-12, "experts held");
+      EXPECT_EQ(share.count, steps - LayerAttention::warm);
+    }
+  }
+  EXPECT_EQ(shares, held.size());
+  EXPECT_GT(shares, 0u);
+  const auto json = nlohmann::json::parse(attention_json(stats->report()));
+  EXPECT_EQ(json.at("experts").size(), stats->report().experts.size());
+  EXPECT_NE(attention_table(stats->report()).find("experts asked for"), std::string::npos);
+}
+
+// Mixtures in every layer, behind windows and global layers in turn, and behind recurrent layers.
+INSTANTIATE_TEST_SUITE_P(Models, ExpertsSeen, ::testing::Values("olmoe", "gpt_oss", "qwen3_5_moe"), test::by_value);
 
 TEST(AttentionStats, LookAtTheFirstStepsOfEachSequenceAndCompareWithinItOnly) {
   TinyRun run("llama");

@@ -248,6 +248,14 @@ TEST(PlanOfAShape, ExpertsNearTheProcessorLeaveTheDeviceToTheContext) {
   EXPECT_EQ(over_link.bytes, request.weights.bytes + expert_slots_bytes(slots, 48, request.weights.slot_bytes));
   EXPECT_EQ(over_link.host_bytes, request.weights.host_bytes + request.weights.mixture_bytes);
   EXPECT_NE(plan_table(make_plan(request, nullptr)).find("experts over the link"), std::string::npos);
+  request.experts_held.measured = {{slots.kept / 128.0, 0.9}};  // routers have favourites
+  const Plan favourites = make_plan(request, nullptr);
+  ASSERT_TRUE(favourites.experts.has_value());
+  EXPECT_EQ(favourites.experts->placement.kept, slots.kept);
+  EXPECT_NEAR(static_cast<double>(favourites.experts->link_bytes),
+              0.1 * static_cast<double>(request.weights.mixture_bytes_per_step), 1);
+  EXPECT_NE(plan_table(favourites).find("90.0% of those asked for"), std::string::npos);
+  request.experts_held = {};
   // When most of them are kept, the link brings the others sooner than the processor multiplies.
   request.device_budget = std::uint64_t{12} << 30;
   request.experts = ExpertPlace::automatic;
