@@ -220,7 +220,8 @@ TEST_P(ExpertsSeen, AreThoseOfEachTokenAloneAndTogether) {
     std::vector<Session::Step> steps;
     for (Session& fork : forks) {
       fork.add_observer(observers.emplace_back(std::make_shared<SeenExperts>()));
-      steps.push_back({.session = &fork, .token = static_cast<std::int32_t>(steps.size())});
+      steps.emplace_back().session = &fork;
+      steps.back().token = static_cast<std::int32_t>(steps.size());
       if (!together) fork.step(steps.back().token);
     }
     if (together) Session::step_together(steps);
