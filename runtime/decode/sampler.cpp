@@ -100,8 +100,10 @@ std::int32_t Sampler::sample(std::span<const float> logits) {
   editor_.apply(edited);
   if (filter_) filter_->apply(edited);
   if (std::ranges::all_of(edited, [](float logit) { return logit == -std::numeric_limits<float>::infinity(); })) {
-    fail("no token is left to draw: suppress_tokens, no_repeat_ngram_size, bad_words_ids, logit_bias{} forbid all",
-         filter_ ? " and the grammar" : "");
+    throw NothingToDraw(fmt::format(
+        "no token is left to draw: suppress_tokens, no_repeat_ngram_size, bad_words_ids, logit_bias{} forbid "
+        "all of them together",
+        filter_ ? " and the grammar" : ""));
   }
   const std::int32_t token = pick(edited, {});
   editor_.drawn(token);

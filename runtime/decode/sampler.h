@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "offload/error.h"
 #include "runtime/decode/sampler_rules.h"
 #include "runtime/decode/token_filter.h"
 
@@ -22,6 +23,12 @@ struct SamplerOptions {
   float epsilon_cutoff = 0;  // 0: off; drop tokens less likely than this (arXiv 2210.15191)
   float eta_cutoff = 0;      // 0: off; the same, or less where many tokens are likely (arXiv 2210.15191)
   LogitRules rules = {};     // before all of these, and before the largest is taken
+};
+
+// Rules and grammar that forbid every token together: whoever has set them has asked for it.
+class NothingToDraw : public Error {
+ public:
+  using Error::Error;
 };
 
 // The largest logits of a token, or all of them.
@@ -50,7 +57,7 @@ class Sampler {
   // The tokens before the answer, in any number of parts; what a saved context holds is among them.
   void read(std::span<const std::int32_t> prompt) { editor_.read(prompt); }
 
-  // Ties go to the smaller token id. Throws Error where the rules forbid every token.
+  // Ties go to the smaller token id. Throws NothingToDraw.
   std::int32_t sample(std::span<const float> logits /* [vocab] */);
   // From the wanted() largest: the same token as from all. Throws std::logic_error on none.
   std::int32_t sample(const Candidates& candidates);

@@ -65,6 +65,29 @@ std::vector<CodeRange> all_others(const std::vector<CodeRange>& ranges) {
 
 }  // namespace
 
+Grammar either(const Grammar& one, const Grammar& other) {
+  Grammar both = one;
+  const auto symbols = static_cast<std::int32_t>(one.symbols.size()), sets = static_cast<std::int32_t>(one.sets.size()),
+             rules = static_cast<std::int32_t>(one.rules.size());
+  for (Symbol symbol : other.symbols) {
+    if (symbol.kind != Symbol::Kind::end) symbol.index += symbol.kind == Symbol::Kind::bytes ? sets : rules;
+    both.symbols.push_back(symbol);
+  }
+  both.sets.insert(both.sets.end(), other.sets.begin(), other.sets.end());
+  for (std::vector<std::int32_t> alternatives : other.rules) {
+    for (std::int32_t& at : alternatives) at += symbols;
+    both.rules.push_back(std::move(alternatives));
+  }
+  std::vector<std::int32_t>& root = both.rules.emplace_back();
+  for (const std::int32_t of : {one.root, other.root + rules}) {
+    root.push_back(static_cast<std::int32_t>(both.symbols.size()));
+    both.symbols.push_back({Symbol::Kind::rule, of});
+    both.symbols.push_back({});
+  }
+  both.root = static_cast<std::int32_t>(both.rules.size()) - 1;
+  return both;
+}
+
 std::int32_t Builder::new_rule() {
   if (rules_.size() >= kMostRules) fail("the grammar is too large: over {} rules", kMostRules);
   rules_.emplace_back();
@@ -244,6 +267,41 @@ void Builder::check_recursion(const Grammar& grammar) const {
   }
 }
 
+// A rule of which every alternative needs a rule that does not end would be followed for ever.
+void Builder::check_ends(const Grammar& grammar) const {
+  std::vector<std::vector<std::pair<std::size_t, std::size_t>>> callers(grammar.rules.size());  // and alternatives
+  std::vector<std::vector<std::size_t>> missing(grammar.rules.size());                          // of each alternative
+  std::vector<char> ends(grammar.rules.size(), 0);
+  std::vector<std::size_t> found;
+  const auto add = [&](std::size_t rule) {
+    if (!ends[rule]) found.push_back(rule);
+    ends[rule] = 1;
+  };
+  for (std::size_t rule = 0; rule < grammar.rules.size(); ++rule) {
+    missing[rule].resize(grammar.rules[rule].size());
+    for (std::size_t i = 0; i < missing[rule].size(); ++i) {
+      for (auto at = static_cast<std::size_t>(grammar.rules[rule][i]); grammar.symbols[at].kind != Symbol::Kind::end;
+           ++at) {
+        if (grammar.symbols[at].kind != Symbol::Kind::rule) continue;
+        callers[static_cast<std::size_t>(grammar.symbols[at].index)].emplace_back(rule, i);
+        ++missing[rule][i];
+      }
+      if (missing[rule][i] == 0) add(rule);
+    }
+  }
+  while (!found.empty()) {
+    const std::size_t rule = found.back();
+    found.pop_back();
+    for (const auto& [caller, i] : callers[rule]) {
+      if (--missing[caller][i] == 0) add(caller);
+    }
+  }
+  const auto endless = std::ranges::find(ends, 0);
+  if (endless == ends.end()) return;
+  fail("no text ends the rule {}: it always calls itself again",
+       name_of(static_cast<std::int32_t>(endless - ends.begin())));
+}
+
 Grammar Builder::finish(const std::string& root) {
   if (!names_.contains(root)) fail("the grammar has no rule \"{}\", where a text begins", root);
   Grammar grammar;
@@ -259,6 +317,7 @@ Grammar Builder::finish(const std::string& root) {
   grammar.sets = std::move(sets_);
   grammar.root = names_.at(root);
   check_recursion(grammar);
+  check_ends(grammar);
   return grammar;
 }
 

@@ -34,12 +34,14 @@ class Builder {
   // A sequence from `least` to `most` times; most < 0: any number.
   Symbol repeat(const Sequence& sequence, int least, int most);
 
-  // Throws Error naming a rule without alternatives, or one that calls itself before it reads a byte.
+  // Throws Error naming a rule without alternatives, one that calls itself before it reads a byte, or one that no text
+  // ends.
   Grammar finish(const std::string& root);
 
  private:
   void add_range(std::int32_t rule, std::uint32_t first, std::uint32_t last);
   void check_recursion(const Grammar& grammar) const;
+  void check_ends(const Grammar& grammar) const;
   std::string name_of(std::int32_t rule) const;
 
   std::map<std::string, std::int32_t> names_;

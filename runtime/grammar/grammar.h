@@ -25,9 +25,12 @@ struct Grammar {
   std::int32_t root = 0;
 };
 
+// Returns the grammar of the texts of both.
+Grammar either(const Grammar& one, const Grammar& other);
+
 // Reads a grammar as llama.cpp writes it (GBNF): NAME ::= alternatives of "texts", [classes], ., names and groups, with
 // * + ? {n} {n,} {n,m} behind any of them; # begins a comment. Throws Error naming the line, what is not defined, what
-// calls itself before it reads a byte, and what is too large.
+// calls itself before it reads a byte, what never ends, and what is too large.
 Grammar parse_gbnf(const std::string& text);
 
 }  // namespace hayloft::runtime::grammar

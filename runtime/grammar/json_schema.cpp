@@ -88,6 +88,9 @@ class SchemaWriter {
     if (schema.contains("enum")) return literals(schema, schema["enum"], where);
     if (schema.contains("const")) {
       only(schema, where, {"const", "type"});
+      if (schema.contains("type") && !of_type(schema["const"], schema["type"])) {
+        refuse(where + ".const", "is not of the type");
+      }
       return literal(schema["const"]);
     }
     if (schema.contains("anyOf")) {
@@ -334,7 +337,7 @@ class SchemaWriter {
     } else {
       right = gbnf_of_numbers(least, most, open_least, open_most);
     }
-    if (right.empty()) refuse(where, "no number is within these bounds, or none of three decimals");
+    if (right.empty()) refuse(where, "no number is within these bounds");
     return add_rule(right);
   }
 

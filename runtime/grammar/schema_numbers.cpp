@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
+#include <algorithm>
+#include <array>
+#include <charconv>
 #include <limits>
+#include <string_view>
 #include <vector>
 
 namespace hayloft::runtime::grammar {
@@ -59,29 +62,119 @@ std::string magnitudes(std::int64_t first, std::int64_t last) {
   return either(all);
 }
 
-std::string fraction() {
-  return R"("." [0-9]{1,6})";
+// Digits beyond which no more are compared: two numbers of so many that differ are different as doubles too.
+constexpr int kDigits = 15;
+constexpr int kUsualDecimals = 6;
+
+// A bound, 0 <= value, as JSON would write it without an exponent.
+struct Decimal {
+  std::int64_t whole = 0;
+  std::string decimals;  // without zeros at the end
+  bool open = false;     // the bound itself is out
+
+  int leading_zeros() const {
+    const std::size_t first = decimals.find_first_not_of('0');
+    return static_cast<int>(first == std::string::npos ? decimals.size() : first);
+  }
+};
+
+Decimal decimal(double value, bool open) {
+  std::array<char, 400> text{};
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed).ptr;
+  const std::string_view all(text.data(), static_cast<std::size_t>(end - text.data()));
+  const std::size_t point = all.find('.');
+  Decimal number{0, "", open};
+  std::from_chars(all.data(), all.data() + std::min(point, all.size()), number.whole);
+  if (point != std::string_view::npos) number.decimals = all.substr(point + 1);
+  while (number.decimals.ends_with('0')) number.decimals.pop_back();
+  return number;
 }
 
-// Numbers from `first` to `last`, 0 <= first, of magnitude; either bound may be left out itself.
-std::string fractions(double first, double last, bool open_first, bool open_last) {
-  const auto limit = static_cast<double>(kMostInteger);
-  const auto low = static_cast<std::int64_t>(std::ceil(std::min(first, limit)));
-  const auto high = static_cast<std::int64_t>(std::floor(std::min(last, limit)));
-  std::vector<std::string> all;
-  const bool low_itself = open_first && static_cast<double>(low) == first;
-  const std::int64_t from = low_itself ? low + 1 : low;
-  if (from <= high - 1) all.push_back(magnitudes(from, high - 1) + " (" + fraction() + ")?");
-  if (low_itself && low < high) all.push_back(fmt::format("\"{}.\" [0-9]{{0,5}} [1-9]", low));
-  if (from <= high && !(open_last && static_cast<double>(high) == last)) all.push_back(fmt::format("\"{}\"", high));
-  if (all.empty() && low > high) {  // both between two integers: that many tenths and hundredths
-    for (double scale = 10; scale <= 1000 && all.empty(); scale *= 10) {
-      for (double each = std::floor(first * scale); each <= std::ceil(last * scale) && all.size() < 2000; ++each) {
-        const double value = each / scale;
-        if (value < first || value > last || (open_first && value == first) || (open_last && value == last)) continue;
-        all.push_back(fmt::format("\"{}\"", value));
-      }
+std::string decimals(int most) {
+  return most > 0 ? fmt::format(" (\".\" [0-9]{{1,{}}})?", most) : std::string();
+}
+
+// Writes what may stand behind a decimal point between two bounds, digit by digit: of each that still binds, all digits
+// so far are its own.
+class Decimals {
+ public:
+  Decimals(const Decimal* least, const Decimal* most) : least_(least), most_(most) {}
+
+  // What follows the digits of the whole number; empty with `none` set where nothing may.
+  std::string behind_whole(int left, bool& none) const {
+    const bool end = may_end(0, least_ != nullptr, most_ != nullptr);
+    const std::string more = digits_from(0, least_ != nullptr, most_ != nullptr, left);
+    none = !end && more.empty();
+    if (more.empty()) return "";
+    return end ? " (\".\" " + more + ")?" : " \".\" " + more;
+  }
+
+ private:
+  static bool is_zero(const Decimal& bound, std::size_t from) { return from >= bound.decimals.size(); }
+  static char digit(const Decimal& bound, std::size_t at) { return is_zero(bound, at) ? '0' : bound.decimals[at]; }
+
+  bool may_end(std::size_t at, bool low, bool high) const {
+    if (low && !(is_zero(*least_, at) && !least_->open)) return false;
+    return !(high && is_zero(*most_, at) && most_->open);
+  }
+
+  // One or more digits, `left` at most; empty: none fit.
+  std::string digits_from(std::size_t at, bool low, bool high, int left) const {
+    if (low && is_zero(*least_, at) && !least_->open) low = false;  // whatever follows is not below it
+    if (high && is_zero(*most_, at)) return "";                     // zeros alone would fit, which nobody misses
+    if (left == 0) return "";
+    if (!low && !high) return fmt::format("[0-9]{{1,{}}}", left);
+    if (!high && is_zero(*least_, at)) {
+      return left == 1 ? "[1-9]" : fmt::format("[0-9]{{0,{}}} [1-9]", left - 1);
     }
+    const char first = low ? digit(*least_, at) : '0', last = high ? digit(*most_, at) : '9';
+    std::vector<std::string> all;
+    const auto add = [&](char from, char to, bool is_low, bool is_high) {
+      if (from > to) return;
+      const bool end = may_end(at + 1, is_low, is_high);
+      const std::string more = digits_from(at + 1, is_low, is_high, left - 1);
+      if (!end && more.empty()) return;
+      const std::string here = from == to ? fmt::format("\"{}\"", from) : fmt::format("[{}-{}]", from, to);
+      all.push_back(here + (more.empty() ? "" : end ? " (" + more + ")?" : " " + more));
+    };
+    if (low && high && first == last) {
+      add(first, first, true, true);
+    } else {
+      if (low) add(first, first, true, false);
+      add(static_cast<char>(first + (low ? 1 : 0)), static_cast<char>(last - (high ? 1 : 0)), false, false);
+      if (high) add(last, last, false, true);
+    }
+    return either(all);
+  }
+
+  const Decimal* const least_;  // null: does not bind
+  const Decimal* const most_;
+};
+
+// Numbers between the bounds, 0 <= first, of magnitude; either bound may be left out itself.
+std::string fractions(double first, double last, bool open_first, bool open_last) {
+  if (first > last) return "";
+  const auto limit = static_cast<double>(kMostInteger);
+  const bool bounded = last < limit;
+  const Decimal low = decimal(first, open_first), high = decimal(std::min(last, limit), bounded && open_last);
+  const int digits_of_whole = static_cast<int>(std::to_string(high.whole).size());
+  int most = bounded ? std::max(kDigits - digits_of_whole, 0) : kUsualDecimals;
+  if (bounded && high.whole == 0) most = kDigits + high.leading_zeros();
+  const int wanted = static_cast<int>(std::max(low.decimals.size(), high.decimals.size())) + 1;
+  const int left = std::min(most, std::max(kUsualDecimals, wanted));
+  std::vector<std::string> all;
+  const auto add = [&](const Decimal& whole, const Decimals& behind) {
+    bool none = false;
+    const std::string more = behind.behind_whole(left, none);
+    if (!none) all.push_back(fmt::format("\"{}\"{}", whole.whole, more));
+  };
+  if (low.whole == high.whole) {
+    add(low, Decimals(&low, &high));
+  } else {
+    add(low, Decimals(&low, nullptr));
+    const std::string between = magnitudes(low.whole + 1, high.whole - 1);
+    if (!between.empty()) all.push_back(between + decimals(std::min(left, kUsualDecimals)));
+    add(high, Decimals(nullptr, &high));
   }
   return either(all);
 }

@@ -14,8 +14,8 @@ struct IntegerBounds {
 // A group (GBNF) of the integers within the bounds, as JSON writes them, of at most 16 digits where there is no bound.
 std::string gbnf_of_integers(const IntegerBounds& bounds);
 
-// A group of the numbers within the bounds. Some of them are left out where a bound is no integer, and it is refused by
-// an empty text where none is left.
+// A group of the numbers within the bounds, of at most 15 digits, six of them decimals unless a bound has more; zeros
+// at the end of a bound's decimals are left out. Empty where there is none.
 std::string gbnf_of_numbers(std::optional<double> least, std::optional<double> most, bool open_least, bool open_most);
 
 }  // namespace hayloft::runtime::grammar

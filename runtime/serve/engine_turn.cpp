@@ -33,6 +33,8 @@ bool Engine::fails(Job& job, const std::function<void()>& part) {
     fail_job(job, 503, error.what());
   } catch (const grammar::GrammarLimit& error) {
     fail_job(job, 400, error.what());
+  } catch (const NothingToDraw& error) {
+    fail_job(job, 400, error.what());
   } catch (const std::exception& error) {
     fail_job(job, 500, error.what());
   }

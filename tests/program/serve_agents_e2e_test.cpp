@@ -81,6 +81,48 @@ TEST_F(ServeAgents, AnAnswerKeepsToItsGrammar) {
   }
 }
 
+TEST_F(ServeAgents, RulesAndAGrammarThatForbidEverythingAreTheRequestsFault) {
+  const json body{
+      {"prompt", "the hay"}, {"max_tokens", 40}, {"grammar", "root ::= \"a\"{30}"}, {"no_repeat_ngram_size", 1}};
+  const auto answer = server_->post("/v1/completions", body);
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_NE(answer.body.find("no token is left to draw"), std::string::npos) << answer.body;
+}
+
+TEST_F(ServeAgents, BesideToolsAnAnswerIsACallOrKeepsToItsSchema) {
+  const json schema{{"type", "object"},
+                    {"properties", {{"a", {{"type", "integer"}, {"minimum", 3}, {"maximum", 20}}}}},
+                    {"required", {"a"}}};
+  json body{{"messages", said_}, {"tools", tools_}, {"parallel_tool_calls", false},
+            {"temperature", 2},  {"n", 8},          {"seed", 1}};
+  body["response_format"] = {{"type", "json_schema"}, {"json_schema", {{"name", "x"}, {"schema", schema}}}};
+  const json angle = ok("/tokenize", {{"prompt", "<"}})["tokens"];
+  for (const bool strict : {false, true}) {
+    body["tools"][0]["function"]["strict"] = strict;
+    for (const bool call : {false, true}) {
+      body["logit_bias"] = {{angle.back().dump(), call ? 50 : 0}};
+      body["max_tokens"] = call && !strict ? 60 : 200;  // arguments of any form may go on for ever
+      int ended = 0;
+      const json told = ok("/v1/chat/completions", body);
+      for (const json& choice : told["choices"]) {
+        if (choice["finish_reason"] == "length") continue;
+        ++ended;
+        EXPECT_EQ(choice["finish_reason"], call ? "tool_calls" : "stop");
+        if (call) {
+          EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["name"], "find");
+        } else {
+          const json value = json::parse(choice["message"]["content"].get<std::string>());
+          EXPECT_TRUE(value["a"] >= 3 && value["a"] <= 20) << value;
+        }
+      }
+      EXPECT_TRUE(ended > 0 || (call && !strict)) << told;
+    }
+  }
+  body["tool_choice"] = "required";
+  const json required = ok("/v1/chat/completions", body);
+  for (const json& choice : required["choices"]) EXPECT_NE(choice["finish_reason"], "stop");
+}
+
 TEST_F(ServeAgents, ACallIsToldWhileItIsWritten) {
   json body{{"messages", said_}, {"tools", tools_}, {"temperature", 1}};
   body["tool_choice"] = {{"type", "function"}, {"function", {{"name", "find"}}}};

@@ -45,25 +45,37 @@ std::string where_answers_begin(const AnswerForm& form) {
   return form.in_thought ? "</think>" : "";
 }
 
+// A schema of the answer, beside which tools may be called: not a grammar, which may write calls itself.
+bool has_schema(const Draft& draft) {
+  return draft.grammar && draft.grammar_field != "grammar";
+}
+
 void constrain_calls(Draft& draft, const std::vector<bool>& strict) {
   const AnswerForm& form = draft.request.form;
   const std::string field = draft.call_wanted ? "tool_choice" : "tools";
-  if (draft.grammar) refuse(draft.grammar_field, "beside strict tools or a tool_choice that is required: ask for one");
+  if (draft.grammar && !has_schema(draft)) {
+    refuse(draft.grammar_field, "beside strict tools or a tool_choice that is required: ask for one");
+  }
+  const bool or_answer = has_schema(draft) && !draft.call_wanted;  // where a call is required, there is no other answer
   if (!form.tags || draft.served.chat_template->mentions("<function=")) {
-    refuse(field, draft.call_wanted
-                      ? "calls can be required of models that write them as JSON between <tool_call> and </tool_call>"
-                      : "strict is there for models that write calls as JSON between <tool_call> and </tool_call>");
+    constexpr const char* models = "models that write calls as JSON between <tool_call> and </tool_call>";
+    if (draft.call_wanted) refuse(field, fmt::format("calls can be required of {}", models));
+    if (or_answer) refuse(draft.grammar_field, fmt::format("beside tools it is there for {}; leave one out", models));
+    refuse(field, fmt::format("strict is there for {}", models));
   }
   std::string text;
   try {
-    text = grammar_of_calls(form, strict, draft.call_of, !draft.call_wanted, !draft.one_call_field.empty());
+    text =
+        grammar_of_calls(form, strict, draft.call_of, !draft.call_wanted && !or_answer, !draft.one_call_field.empty());
   } catch (const Error& error) {
     refuse("tools", error.what());
   }
   grammar::Holding holding;
-  holding.behind = draft.call_wanted ? where_answers_begin(form) : "<tool_call>";
-  holding.once = draft.call_wanted;
-  draft.pattern.constraint = std::make_shared<grammar::Constraint>(parsed(text, "tools"), std::move(holding));
+  holding.once = draft.call_wanted || or_answer;
+  holding.behind = holding.once ? where_answers_begin(form) : "<tool_call>";
+  grammar::Grammar calls = parsed(text, "tools");
+  if (or_answer) calls = grammar::either(calls, parsed(*draft.grammar, draft.grammar_field));
+  draft.pattern.constraint = std::make_shared<grammar::Constraint>(std::move(calls), std::move(holding));
 }
 
 }  // namespace
@@ -116,7 +128,10 @@ void add_constraint(Draft& draft) {
       refuse("tool_choice", "\"" + shown_name(draft.call_of) + "\" is none of the tools");
     }
   }
-  if (draft.call_wanted || std::ranges::find(strict, true) != strict.end()) return constrain_calls(draft, strict);
+  const bool calls_or_answer = has_schema(draft) && !strict.empty();
+  if (draft.call_wanted || calls_or_answer || std::ranges::find(strict, true) != strict.end()) {
+    return constrain_calls(draft, strict);
+  }
   if (!draft.grammar) return;
   grammar::Holding holding;
   holding.behind = where_answers_begin(draft.request.form);

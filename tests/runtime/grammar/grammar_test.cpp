@@ -12,14 +12,18 @@
 namespace hayloft::runtime::grammar {
 namespace {
 
-bool accepts(const std::string& grammar, const std::string& text) {
-  Recogniser recogniser(parse_gbnf(grammar));
+bool reads(Recogniser& recogniser, const std::string& text) {
   Recogniser::State state = recogniser.start();
   for (const char c : text) {
     state = recogniser.next(state, static_cast<unsigned char>(c));
     if (state == Recogniser::dead) return false;
   }
   return recogniser.may_end(state);
+}
+
+bool accepts(const std::string& grammar, const std::string& text) {
+  Recogniser recogniser(parse_gbnf(grammar));
+  return reads(recogniser, text);
 }
 
 bool valid(const std::string& schema, const std::string& text) {
@@ -86,6 +90,7 @@ TEST(Grammar, WhatIsWrongIsSaid) {
   EXPECT_NE(problem("root ::= \"a\"\nroot ::= \"b\"").find("line 2"), std::string::npos);
   EXPECT_NE(problem("root ::= root \"a\" | \"b\"").find("calls itself before it reads"), std::string::npos);
   EXPECT_NE(problem("root ::= (\"a\"*)*").find("repeats what may be empty"), std::string::npos);
+  EXPECT_NE(problem("root ::= \"x\" | a\na ::= \"(\" a \")\"").find("no text ends the rule a"), std::string::npos);
   EXPECT_NE(problem("root ::= \"a").find("ends inside"), std::string::npos);
   EXPECT_NE(problem("root ::= [").find("ends inside"), std::string::npos);
   EXPECT_NE(problem("root ::= (\"a\"").find("\")\" is wanted"), std::string::npos);
@@ -155,6 +160,46 @@ TEST(JsonSchema, BoundsOfNumbersAndLengths) {
   EXPECT_FALSE(valid(R"({"type": "string", "format": "date"})", R"("2026-13-25")"));
 }
 
+// Of every bound all numbers are let through that are within, as they are compared as doubles, and no other.
+TEST(JsonSchema, NumbersBetweenBoundsThatAreNoIntegers) {
+  const double bounds[] = {-12.75, -1,  -0.5, -0.001, 0,   0.0005, 0.0009, 0.05, 0.1,
+                           0.5,    0.9, 1,    1.5,    2.5, 9.99,   10,     37.4};
+  const char* texts[] = {"0",         "0.0007", "0.00049",  "0.05",     "0.049999", "0.1",   "0.3", "0.5",  "0.500001",
+                         "0.899999",  "0.9",    "1",        "1.000001", "1.25",     "1.49",  "1.5", "1.51", "2",
+                         "2.25",      "2.5",    "2.500001", "9.989",    "9.99",     "9.995", "10",  "12.7", "12.75",
+                         "12.750001", "36.6",   "37.399",   "37.4",     "37.41",    "100"};
+  for (const double least : bounds) {
+    for (const double most : bounds) {
+      for (int open = 0; open < 4 && least <= most; ++open) {
+        const bool open_least = open % 2 > 0, open_most = open > 1;
+        if (least == most && open > 0) continue;
+        const nlohmann::ordered_json schema{{"type", "number"},
+                                            {open_least ? "exclusiveMinimum" : "minimum", least},
+                                            {open_most ? "exclusiveMaximum" : "maximum", most}};
+        Recogniser recogniser(parse_gbnf(gbnf_of_schema(schema)));
+        for (const char* text : texts) {
+          for (const std::string sign : {"", "-"}) {
+            const double value = std::stod(sign + text);
+            if (value == 0 && !sign.empty()) continue;
+            const bool within =
+                (open_least ? value > least : value >= least) && (open_most ? value < most : value <= most);
+            EXPECT_EQ(reads(recogniser, sign + text), within) << sign << text << " by " << schema;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_TRUE(valid(R"({"type": "number", "exclusiveMinimum": 0, "maximum": 1e-9})", "0.0000000005"));
+  EXPECT_FALSE(valid(R"({"type": "number", "exclusiveMinimum": 0, "maximum": 1e-9})", "0.0000000015"));
+  EXPECT_TRUE(valid(R"({"type": "number", "minimum": 1.5})", "12345678.25"));
+}
+
+TEST(Grammar, OfEitherIsThatOfTheTextsOfBoth) {
+  Recogniser both(either(parse_gbnf("root ::= \"a\" x\nx ::= [0-9]+"), parse_gbnf("root ::= x\nx ::= \"ab\" | \"é\"")));
+  for (const char* text : {"a1", "a123", "ab", "é"}) EXPECT_TRUE(reads(both, text)) << text;
+  for (const char* text : {"a", "a1b", "ab1", "é1", ""}) EXPECT_FALSE(reads(both, text)) << text;
+}
+
 TEST(JsonSchema, WhatIsNotSupportedIsRefusedByName) {
   for (const auto& [schema, name] : std::vector<std::pair<std::string, std::string>>{
            {R"({"type": "string", "pattern": "a+"})", "pattern"},
@@ -170,6 +215,8 @@ TEST(JsonSchema, WhatIsNotSupportedIsRefusedByName) {
            {R"({"type": "integer", "minimum": 3, "maximum": 2})", "no number"},
            {R"({"type": "whole"})", "whole"},
            {R"({"anyOf": [{"$ref": "#"}]})", "calls itself"},
+           {R"({"const": 5, "type": "string"})", "the schema.const: is not of the type"},
+           {R"({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]})", "no text ends the rule"},
            {R"(5)", "a schema is an object"}}) {
     EXPECT_NE(schema_problem(schema).find(name), std::string::npos) << schema << ": " << schema_problem(schema);
   }
