@@ -126,6 +126,11 @@ def check_agents(address, check):
         typed = Agent(name="typed", instructions="Answer as JSON.", model=model, output_type=City, model_settings=ModelSettings(temperature=0, max_tokens=400))
         city = (await Runner.run(typed, QUESTION)).final_output
         check(f"openai-agents, {kind}: structured output", isinstance(city, City), city)
+        before = len(calls)
+        either = Agent(name="either", instructions="Call weather.", model=model, tools=[weather], output_type=City,
+                       tool_use_behavior="stop_on_first_tool", model_settings=ModelSettings(temperature=0, max_tokens=400))
+        said = (await Runner.run(either, "What is the weather in Paris?")).final_output
+        check(f"openai-agents, {kind}: a tool beside structured output", len(calls) > before or isinstance(said, City), said)
 
     async def both():
         name = (await client.models.list()).data[0].id
