@@ -14,6 +14,7 @@
 #include "examples/hayloft/process/ranks.h"
 #include "examples/hayloft/process/text_output.h"
 #include "offload/clock.h"
+#include "offload/error.h"
 #include "offload/progress.h"
 #include "offload/text/format.h"
 #include "runtime/chat/calls/answer_form.h"
@@ -102,6 +103,19 @@ void set_drafts(Drawing& drawing, const std::optional<runtime::DraftOptions>& ex
 
 void check_drawing(const Environment& environment, const Drawing& drawing) {
   drawing.sampling.rules.require_within(environment.model->config().vocab_size);
+  if (drawing.answers > 1 && drawing.sampling.temperature == 0) {
+    fail("--answers {}: all are the same at temperature 0; add --temp, as in --temp 0.8", drawing.answers);
+  }
+}
+
+void each_answer(runtime::Session& session, const Drawing& drawing, const AnswerOnce& answer) {
+  if (drawing.answers == 1) return answer(session, drawing);
+  Drawing own = drawing;
+  for (int i = 0; i < drawing.answers; ++i, ++own.sampling.seed) {
+    if (i > 0) print("\n");
+    runtime::Session fork = session.fork();
+    answer(fork, own);
+  }
 }
 
 void decode_and_print(const Environment& environment, runtime::Session& session, WatchedMethod& method,

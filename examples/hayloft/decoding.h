@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -40,6 +41,7 @@ void prepare_method(runtime::Session& session, const runtime::Method& method);
 struct Drawing {
   runtime::SamplerOptions sampling;
   int most = 0;                                      // tokens
+  int answers = 1;                                   // to the same text
   std::vector<std::int32_t> ends = {};               // besides the model's end-of-text tokens
   std::optional<runtime::DraftOptions> drafts = {};  // of which exact attention verifies several a pass ...
   bool drafts_where_exact = false;                   // ... only where the method attends exactly anyhow
@@ -51,7 +53,7 @@ struct Drawing {
 void set_drafts(Drawing& drawing, const std::optional<runtime::DraftOptions>& exact, const std::string& draft,
                 const runtime::MethodOptions& method, const gpu::Backend& backend);
 
-// Throws Error where the drawing names tokens that the model does not have.
+// Throws Error where the drawing names tokens that the model does not have, or all answers would be the same.
 void check_drawing(const Environment& environment, const Drawing& drawing);
 
 // The tokens before an answer, of which rules of drawing go: those of a saved context, where there is one, and what
@@ -66,6 +68,11 @@ struct TokensBefore {
 // to standard error. `done`, and `answer` unless it is null, are kept up to date, also when Interrupted is thrown.
 void decode_and_print(const Environment& environment, runtime::Session& session, WatchedMethod& method,
                       const Drawing& drawing, const TokensBefore& before, Decoded& done, Answer* answer = nullptr);
+
+// Calls answer() for each answer that is wanted, one after another: in a fork of the session where there are several,
+// with a seed of its own. Behind each but the last there is an empty line on standard output.
+using AnswerOnce = std::function<void(runtime::Session& session, const Drawing& drawing)>;
+void each_answer(runtime::Session& session, const Drawing& drawing, const AnswerOnce& answer);
 
 // "generated: N tokens, X ms/token", `beside` behind that, and the bytes read per token by place.
 std::string decode_summary(const runtime::Session& session, const Decoded& done, const std::string& beside);

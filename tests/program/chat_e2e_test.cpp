@@ -132,6 +132,11 @@ TEST_F(ChatTest, AnswersAboutASavedContext) {
   const auto as_text = {"ask", book.c_str(), "-p", "Where is it?", "-n", "4", "--attn", "dense", "--template", "{}"};
   EXPECT_EQ(run_program({as_text.begin(), as_text.end()}).out,
             run_program({"generate", "--context", book, "-p", "Where is it?", "-n", "4"}).out);
+  const auto drawn = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"ask", book, "-p", "Where is it?", "-n", "4", "--attn", "dense", "--temp", "1.5"});
+    return run_program(more).out;
+  };
+  EXPECT_EQ(drawn({"--seed", "3", "--answers", "2"}), drawn({"--seed", "3"}) + "\n" + drawn({"--seed", "4"}));
 }
 
 TEST_F(ChatTest, DrawsAsTheMakersOfTheModelSayUnlessToldOtherwise) {

@@ -43,6 +43,23 @@ TEST_F(ProgramTest, GenerateSamplesTheSameTextFromTheSameSeed) {
   EXPECT_NE(sample("1"), sample("2"));
 }
 
+TEST_F(ProgramTest, SeveralAnswersAreThoseOfSeedsThatFollowEachOther) {
+  const std::string model = make_model("llama");
+  const auto generate = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments{"generate", "-m", model, "-p", "hay", "-n", "24"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_program(arguments);
+  };
+  std::string expected;
+  for (const char* seed : {"5", "6", "7"}) {
+    expected += (expected.empty() ? "" : "\n") + generate({"--temp", "1.5", "--seed", seed}).out;
+  }
+  const Outcome all = generate({"--temp", "1.5", "--seed", "5", "--answers", "3"});
+  EXPECT_EQ(all.out, expected);
+  EXPECT_EQ(all.err.find("prompt: "), all.err.rfind("prompt: ")) << "read once";
+  EXPECT_TRUE(refused_with(generate({"--answers", "3"}), 1, {"--answers 3", "--temp"}));
+}
+
 TEST_F(ProgramTest, RoundedInputsAreAskedForAndSaid) {
   const std::string model = make_model("llama");
   std::vector<std::string> arguments{"generate", "-m", model, "-p", "the hay", "-n", "4", "--device", "cpu"};

@@ -61,6 +61,7 @@ class AskCommand : public Command {
         ->take_last();
     common(app, Section::text, {"--prompt", "--template"});
     add_predict_option(app, predict_);
+    add_answers_option(app, answers_);
     add_sampling_options(app, sampling_);
     add_attention_options(app, attention_, {"auto"});
     add_exact_options(app, exact_);
@@ -150,7 +151,7 @@ class AskCommand : public Command {
 
   // Chooses how questions are written and answers drawn: as the model's makers say, unless --template does.
   void choose_form(const std::filesystem::path& model) {
-    drawing_ = {sampling_, predict_};
+    drawing_ = {sampling_, predict_, answers_};
     if (!template_.empty()) {
       drawing_.sampling = sampling_for(*app_, sampling_, model, Recommended::rules, machine_.verbose);
       return;
@@ -187,12 +188,14 @@ class AskCommand : public Command {
     });
     runtime::Session session = context.session.fork();
     session.append(std::span(tokens).first(tokens.size() - 1), [](auto, auto) { check_interrupted(); });
-    Decoded done;
-    if (quoted_) quoted_->begin(session);
-    decode_and_print(environment, session, method, drawing_, {&context.saved, tokens}, done);
-    note("{}\n", decode_summary(session, done, predicted_beside(plan_, 0)));
-    if (quoted_) quoted_->finish(session, question);
-    if (machine_.verbose) note_reach(session, method.method()->options());
+    each_answer(session, drawing_, [&](runtime::Session& own, const Drawing& drawing) {
+      Decoded done;
+      if (quoted_) quoted_->begin(own);
+      decode_and_print(environment, own, method, drawing, {&context.saved, tokens}, done);
+      note("{}\n", decode_summary(own, done, predicted_beside(plan_, 0)));
+      if (quoted_) quoted_->finish(own, question);
+      if (machine_.verbose) note_reach(own, method.method()->options());
+    });
   }
 
   const CLI::App* app_;
@@ -203,6 +206,7 @@ class AskCommand : public Command {
   std::optional<runtime::ChatTemplate> chat_;  // where that is used
   Drawing drawing_;
   int predict_ = 64;
+  int answers_ = 1;
   runtime::SamplerOptions sampling_;
   AttentionOptions attention_;
   ExactChoices exact_;

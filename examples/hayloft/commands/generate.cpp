@@ -65,6 +65,7 @@ class GenerateCommand : public Command {
     add_chat_options(app, choices_);
     common(app, Section::context, {"--ctx-size"});
     add_predict_option(app, predict_);
+    add_answers_option(app, answers_);
     add_sampling_options(app, sampling_);
     add_attention_options(app, attention_, {"auto"});
     add_exact_options(app, exact_);
@@ -118,14 +119,12 @@ class GenerateCommand : public Command {
     prepare_method(session, *method.method());
     network_before_ = peers().ledger();
     try {
-      decode_and_print(environment, session, method, drawing_, {snapshot_ ? &*snapshot_ : nullptr, prompt_tokens_},
-                       done_);
+      each_answer(session, drawing_,
+                  [&](runtime::Session& own, const Drawing& drawing) { answer(environment, own, method, drawing); });
     } catch (...) {  // interrupted, or the text cannot be printed: what was measured is kept
-      summarise(session, method, prompt_tokens_.size());
       method.finish();
       throw;
     }
-    summarise(session, method, prompt_tokens_.size());
     method.finish();
     if (snapshot_) keep_hot_reads(environment, session, *snapshot_, machine_.verbose);
     say_device_memory(*environment.backend);
@@ -138,7 +137,7 @@ class GenerateCommand : public Command {
     directory_ = snapshot_ ? model_of(*snapshot_, model_) : std::filesystem::path(model_);
     if (chat_) text = message(text, directory_);
     const Recommended what = chat_ ? Recommended::all : Recommended::rules;
-    drawing_ = {sampling_for(*app_, sampling_, directory_, what, machine_.verbose), predict_};
+    drawing_ = {sampling_for(*app_, sampling_, directory_, what, machine_.verbose), predict_, answers_};
     environment_.emplace(machine_, directory_, rope_);
     check_drawing(*environment_, drawing_);
     set_drafts(drawing_, drafts_, exact_.draft, method_, *environment_->backend);
@@ -198,10 +197,27 @@ class GenerateCommand : public Command {
     });
   }
 
-  void summarise(const runtime::Session& session, const WatchedMethod& method, std::size_t prompt) const {
-    std::string line = fmt::format("\nprompt: {} tokens", prompt);
-    if (prompt > 1) line += fmt::format(", {:.0f} tokens/s", static_cast<double>(prompt - 1) / prefill_seconds_);
-    note("{}\n{}\n", line, decode_summary(session, done_, predicted_beside(plan_, 0)));
+  void answer(const Environment& environment, runtime::Session& session, WatchedMethod& method,
+              const Drawing& drawing) {
+    const bool first = drawing.sampling.seed == drawing_.sampling.seed;
+    try {
+      decode_and_print(environment, session, method, drawing, {snapshot_ ? &*snapshot_ : nullptr, prompt_tokens_},
+                       done_);
+    } catch (...) {
+      summarise(session, method, first);
+      throw;
+    }
+    summarise(session, method, first);
+  }
+
+  void summarise(const runtime::Session& session, const WatchedMethod& method, bool with_prompt) const {
+    const std::size_t prompt = prompt_tokens_.size();
+    std::string line = "\n";
+    if (with_prompt) line += fmt::format("prompt: {} tokens", prompt);
+    if (with_prompt && prompt > 1) {
+      line += fmt::format(", {:.0f} tokens/s", static_cast<double>(prompt - 1) / prefill_seconds_);
+    }
+    note("{}{}{}\n", line, with_prompt ? "\n" : "", decode_summary(session, done_, predicted_beside(plan_, 0)));
     if (session.steps() > 0) note_network(static_cast<std::uint64_t>(session.steps()));
     if (machine_.verbose) note_reach(session, method.method()->options());
   }
@@ -221,6 +237,7 @@ class GenerateCommand : public Command {
   bool chat_ = false;
   ChatChoices choices_;
   int predict_ = 128;
+  int answers_ = 1;
   std::int64_t context_ = 0;  // 0: what prompt and predict_ need
   runtime::SamplerOptions sampling_;
   AttentionOptions attention_;

@@ -194,4 +194,12 @@ void add_predict_option(CLI::App& app, int& tokens) {
   common(app, Section::context, {"--n-predict"});
 }
 
+void add_answers_option(CLI::App& app, int& answers) {
+  add_text(
+      app, "--answers", "N", [&answers](const std::string& text) { answers = read_int("--answers", text); },
+      "So many answers behind one reading, each by a seed of its own: --seed, one more, and so on")
+      ->default_str("1");
+  advanced(app, Section::sampling, {"--answers"});
+}
+
 }  // namespace hayloft::cli

@@ -17,5 +17,7 @@ void add_prefill_options(CLI::App& app, runtime::SessionOptions& options,
 
 // -n,--n-predict; `tokens` holds the default.
 void add_predict_option(CLI::App& app, int& tokens);
+// --answers.
+void add_answers_option(CLI::App& app, int& answers);
 
 }  // namespace hayloft::cli
