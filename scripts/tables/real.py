@@ -6,11 +6,13 @@
   show   Markdown tables of the rows of such files: scores with 95% intervals (Wilson's; of perplexity, none), recall,
          mass and output error over the first steps of an answer, KL from dense attention where it was measured, and
          bytes read per token.
-  equal  of rows that hayloft eval --equal-bytes wrote, a table of scores by the bits that a method reads of each key.
+  equal  of rows that hayloft eval --equal-bytes wrote, a table of scores by the bits that a method reads of each key;
+         with --agreement of KL from dense attention, with an interval of 95% (bootstrap over texts), and top-1.
 """
 import json
 import math
 import pathlib
+import random
 import subprocess
 import sys
 from collections import defaultdict
@@ -87,15 +89,26 @@ def equal(args):
         print(f"\n{title}\n")
         sizes = defaultdict(list)  # by name, in the order of the bits; those too small for a method were left out
         for rows in methods.values():
-            sizes[rows[0]["method"]["name"]].append(rows)
+            method = rows[0]["method"]
+            sizes[method["name"] + (f" rest={method['rest']}" if method.get("rest") else "")].append(rows)
         lines = []
         for name, of in sizes.items():
-            if name in ("dense", "topk"):
-                told = [f"{score(of[0])}, every bit"] + [""] * (len(BITS) - 1)
+            if name.startswith(("dense", "topk")):
+                told = [f"{agreement(of[0])}, every bit"] + [""] * (len(BITS) - 1)
             else:
-                told = [""] * (len(BITS) - len(of)) + [f"{score(rows)}, {setting(rows[0])}" for rows in of]
+                told = [""] * (len(BITS) - len(of)) + [f"{agreement(rows)}, {setting(rows[0])}" for rows in of]
             lines.append((name, *told))
         print_table(("method", *(f"{bits} bits" for bits in BITS)), lines, right=range(1, 9))
+
+
+def agreement(rows):
+    """Returns KL from dense attention with its interval, and top-1, where they were measured, else the score."""
+    kl = [row["kl"] for row in rows if row.get("kl") is not None]
+    if not kl:
+        return score(rows)
+    draw = random.Random(1)
+    means = sorted(sum(draw.choices(kl, k=len(kl))) / len(kl) for _ in range(4000))
+    return f"{sum(kl) / len(kl):.4f} ({means[100]:.4f} to {means[-101]:.4f}), {mean(rows, 'top1'):.3f}"
 
 
 def setting(row):
