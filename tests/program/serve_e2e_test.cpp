@@ -177,6 +177,48 @@ TEST(Serve, SavedContextsAreMadeAskedAndRemovedByName) {
   EXPECT_FALSE(std::filesystem::exists(folder / "book.hay"));
 }
 
+// Characters that are no ASCII are several tokens of the model.
+TEST(Serve, TheTextOfASavedContextIsToldTokenByToken) {
+  const test::TemporaryFolder folder;
+  const auto key = folder.write("key", "sesame\n");
+  const std::string allowed = "Authorization: Bearer sesame\r\n";
+  Served server({"--contexts", folder.path().string(), "--api-key-file", key.string()});
+  const std::string book = "the hay é 乾草 of the loft: " + words(40) + "乾草";
+  ASSERT_EQ(server.post("/v1/contexts", {{"name", "text"}, {"text", book}}, allowed).status, 202);
+  json context{{"state", "reading"}};
+  while (context["state"] == "reading") {
+    context = json::parse(http(server.port, "GET", "/v1/contexts/text", "", allowed).body);
+  }
+  ASSERT_EQ(context["state"], "ready") << context;
+  const auto get = [&](const std::string& query, const std::string& name = "text") {
+    return http(server.port, "GET", "/v1/contexts/" + name + "/text" + query, "", allowed);
+  };
+  const json whole = json::parse(get("?from=0&to=4096").body);
+  const auto tokens = whole["tokens"].get<int>();
+  EXPECT_EQ(whole["tokens"], context["tokens"]);
+  EXPECT_EQ(whole["to"], tokens);
+  ASSERT_EQ(whole["pieces"].size(), static_cast<std::size_t>(tokens));
+  std::string joined;
+  for (const json& piece : whole["pieces"]) joined += piece.get<std::string>();
+  EXPECT_EQ(joined, book);
+  for (int from = 0; from + 5 <= tokens; ++from) {  // a part of it is the same pieces, wherever it begins
+    const json part =
+        json::parse(get("?to=" + std::to_string(from + 5) + "&from=" + std::to_string(from)).body)["pieces"];
+    EXPECT_EQ(part, json(whole["pieces"].begin() + from, whole["pieces"].begin() + from + 5)) << from;
+  }
+  for (const char* query : {"", "?", "?from=0", "?from=0&to=0", "?from=5&to=4", "?from=0&to=4097", "?from=-1&to=4",
+                            "?from=9000&to=9001", "?from=0&to=4&more=1", "?from=0&to=4&to=5", "?from=a&to=4",
+                            "?from=0&to=99999999999999999999", "?from=9223372036854775807&to=9223372036854775807"}) {
+    const HttpAnswer refused = get(query);
+    EXPECT_EQ(refused.status, 400) << query << refused.body;
+    EXPECT_EQ(json::parse(refused.body)["error"]["message"].get<std::string>().find('\n'), std::string::npos);
+  }
+  EXPECT_EQ(get("?from=0&to=4", "none").status, 404);
+  EXPECT_EQ(get("?from=0&to=4", "..%2ftext").status, 400);
+  EXPECT_EQ(server.post("/v1/contexts/text/text?from=0&to=4", {}, allowed).status, 405);
+  EXPECT_EQ(http(server.port, "GET", "/v1/contexts/text/text?from=0&to=4").status, 401);
+}
+
 TEST(Serve, NamesAreNeverPaths) {
   const test::TemporaryFolder folder;
   folder.write("secret.hay", "not a context");

@@ -176,9 +176,9 @@ std::string deep(Random& random) {
 }
 
 std::string wrong_place(Random& random) {
-  const std::string path =
-      one_of<std::string>(random, {"/", "/v1", "/v1/completions/", "/health", "/v2/models", "/v1/models/none", "*",
-                                   "/%", "http://example.com/health", "/v1/contexts/none", "/metrics"});
+  const std::string path = one_of<std::string>(
+      random, {"/", "/v1", "/v1/completions/", "/health", "/v2/models", "/v1/models/none", "*", "/%",
+               "http://example.com/health", "/v1/contexts/none", "/v1/contexts/none/text?from=0&to=4", "/metrics"});
   return head(one_of<std::string>(random, {"PUT", "PATCH", "TRACE", "BREW", "POST"}), path, "Content-Length: 0\r\n");
 }
 

@@ -122,7 +122,10 @@ class Connection {
       co_return keep_alive;
     }
     Call call{head_only_ ? "GET" : std::string(request.method_string()), std::string(request.target()), request.body()};
-    call.path.resize(std::min(call.path.size(), call.path.find('?')));
+    if (const std::size_t at = call.path.find('?'); at != std::string::npos) {
+      call.query = call.path.substr(at + 1);
+      call.path.resize(at);
+    }
     // A lambda that is called at once would take its captures with it before the coroutine has begun.
     const auto work = [this, &call]() -> asio::awaitable<Outcome> { co_return service_.routes.outcome(call); };
     const Outcome outcome = co_await asio::co_spawn(service_.workers, work, use_awaitable);

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "offload/text/visible.h"
+#include "runtime/serve/http/context_text.h"
 #include "runtime/serve/http/metrics.h"
 #include "runtime/serve/http/page.h"
 #include "runtime/serve/messages/message_request.h"
@@ -29,6 +30,7 @@ Reply json_reply(const Object& object, int status = 200) {
 }
 
 const std::string contexts_path = "/v1/contexts";
+constexpr std::string_view text_of_context = "/text";  // behind a context's path
 const std::string models_path = "/v1/models";
 
 // The paths that there are, for those who ask elsewhere.
@@ -290,6 +292,10 @@ Reply Routes::contexts(const Call& call) const {
 }
 
 Reply Routes::context(const Call& call, const std::string& name) const {
+  if (name.ends_with(text_of_context)) {
+    require_method(call, "GET");
+    return context_text(call, name.substr(0, name.size() - text_of_context.size()), served_, source_.identity());
+  }
   check_context_name(name);
   if (call.method == "DELETE") {
     require_alone();

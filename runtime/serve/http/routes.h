@@ -14,6 +14,7 @@ struct Call {
   std::string method;  // GET, POST, DELETE
   std::string path;    // without the query
   std::string body;
+  std::string query = {};  // what stands behind the path's '?'
 };
 
 struct Reply {
