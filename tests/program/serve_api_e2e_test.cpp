@@ -220,6 +220,25 @@ TEST(ServeApi, TheKeysSchemeMayBeWrittenInAnyCase) {
   }
 }
 
+// Also where nothing of the request but its head has been read.
+TEST(ServeApi, ErrorsAtAMessagesPathHaveAnthropicsForm) {
+  const test::TemporaryFolder folder;
+  Served server({"--api-key-file", folder.write("key", "sesame\n").string()});
+  const std::string key = "x-api-key: sesame\r\n";
+  const auto type_of = [&](const std::string& path, const std::string& fields, std::size_t bytes = 2) {
+    const json body =
+        json::parse(http(server.port, bytes > 2 ? "PUT" : "POST", path, std::string(bytes, ' '), fields).body);
+    return body.value("type", "") == "error" ? body["error"]["type"].get<std::string>() : "";
+  };
+  EXPECT_EQ(type_of("/v1/messages", ""), "authentication_error");
+  EXPECT_EQ(type_of("/v1/messages?beta=true", ""), "authentication_error");
+  EXPECT_EQ(type_of("/v1/messages", "Origin: https://example.com\r\n"), "permission_error");
+  EXPECT_EQ(type_of("/v1/messages", key + "X: a\r\n b\r\n"), "invalid_request_error");
+  EXPECT_EQ(type_of("/v1/messages/batches", key), "not_found_error");
+  EXPECT_EQ(type_of("/v1/chat/completions", ""), "");
+  EXPECT_EQ(type_of("/v1/messages", key, 20000), "request_too_large");
+}
+
 TEST(ServeApi, TheSmallerEndpointsIgnoreNothingEither) {
   const test::TemporaryFolder folder;
   Served server({"--contexts", folder.path().string()});

@@ -54,30 +54,34 @@ bool is_field_list(std::string_view text) {
 
 }  // namespace
 
+std::string path_of(const beast_http::request_header<>& head) {
+  const std::string_view target = view(head.target());
+  return std::string(target.substr(0, target.find('?')));
+}
+
 std::string allowed_fields(const beast_http::request_header<>& head) {
   const std::string_view asked = view(head[beast_http::field::access_control_request_headers]);
   return is_field_list(asked) ? std::string(asked) : "authorization, content-type";
 }
 
 std::optional<Reply> refusal(const beast_http::request_header<>& head, const ServerOptions& options) {
+  const std::string path = path_of(head);
   const std::string_view host = view(head[beast_http::field::host]);
   if (loopback(options.host) && !host.empty() && !loopback(without_port(host))) {
-    return error_reply(403, "this server answers to localhost only, see --host");
+    return error_reply_at(path, 403, "this server answers to localhost only, see --host");
   }
   const std::string_view origin = view(head[beast_http::field::origin]);
   if (!origin.empty() && options.cors_origin != "*" && origin != options.cors_origin) {
     const std::size_t scheme = origin.find("://");
     if (scheme == std::string_view::npos || origin.substr(scheme + 3) != host) {
-      return error_reply(403, "pages of other sites may not call this server, see --cors");
+      return error_reply_at(path, 403, "pages of other sites may not call this server, see --cors");
     }
   }
-  std::string path(view(head.target()));
-  path.resize(std::min(path.size(), path.find('?')));
   if (options.api_key.empty() || Routes::open_to_all(path) || head.method() == beast_http::verb::options) return {};
   const std::string_view given = view(head[beast_http::field::authorization]);
   if (const auto key = bearer_key(given); key && same_key(*key, options.api_key)) return {};
   if (same_key(view(head["x-api-key"]), options.api_key)) return {};  // as Anthropic's clients send it
-  return error_reply(401, "an API key is needed: Authorization: Bearer KEY, or x-api-key: KEY");
+  return error_reply_at(path, 401, "an API key is needed: Authorization: Bearer KEY, or x-api-key: KEY");
 }
 
 }  // namespace hayloft::runtime::serve::http

@@ -9,6 +9,9 @@
 
 namespace hayloft::runtime::serve::http {
 
+// Where a request goes to, without the query.
+std::string path_of(const boost::beast::http::request_header<>& head);
+
 // Why a request with these fields may not come in; nothing: it may. Pages of other sites are kept out, also those that
 // have had their name resolved to this machine; and everybody without the key, where there is one.
 std::optional<Reply> refusal(const boost::beast::http::request_header<>& head, const ServerOptions& options);

@@ -87,10 +87,13 @@ class Connection {
     head_only_ = false;
     RequestParser parser;
     error_code error;
-    std::optional<Reply> refused;
+    std::optional<Refusal> refused;
     stream_.expires_after(options().header_time);
     if (!co_await read_head(stream_, buffer_, parser, refused)) {
-      if (refused) co_await write(*refused, false);
+      if (refused) {
+        const Reply said = error_reply_at(path_of(parser.get()), refused->status, refused->message);
+        co_await write(said, false);
+      }
       co_return false;
     }
     const auto& head = parser.get();
@@ -110,7 +113,10 @@ class Connection {
       co_await beast::http::async_write(stream_, go_on, asio::redirect_error(use_awaitable, error));
     }
     if (!co_await read_body(stream_, buffer_, parser, most, refused)) {
-      if (refused) co_await write(*refused, false);
+      if (refused) {
+        const Reply said = error_reply_at(path_of(parser.get()), refused->status, refused->message);
+        co_await write(said, false);
+      }
       co_return false;
     }
     stream_.expires_never();
@@ -121,11 +127,9 @@ class Connection {
       co_await write(said, keep_alive);
       co_return keep_alive;
     }
-    Call call{head_only_ ? "GET" : std::string(request.method_string()), std::string(request.target()), request.body()};
-    if (const std::size_t at = call.path.find('?'); at != std::string::npos) {
-      call.query = call.path.substr(at + 1);
-      call.path.resize(at);
-    }
+    Call call{head_only_ ? "GET" : std::string(request.method_string()), path_of(request), request.body()};
+    const std::string_view target = request.target();
+    if (const std::size_t at = target.find('?'); at != std::string_view::npos) call.query = target.substr(at + 1);
     // A lambda that is called at once would take its captures with it before the coroutine has begun.
     const auto work = [this, &call]() -> asio::awaitable<Outcome> { co_return service_.routes.outcome(call); };
     const Outcome outcome = co_await asio::co_spawn(service_.workers, work, use_awaitable);
@@ -138,9 +142,7 @@ class Connection {
 
   // A request that nobody has shown a key for may have next to nothing, as methods that take no body.
   std::uint64_t most_body(const beast::http::request_header<>& head) const {
-    std::string path(head.target());
-    path.resize(std::min(path.size(), path.find('?')));
-    const bool takes_one = head.method() == beast::http::verb::post && !Routes::open_to_all(path);
+    const bool takes_one = head.method() == beast::http::verb::post && !Routes::open_to_all(path_of(head));
     return takes_one ? options().most_body : std::min<std::uint64_t>(kMostHead, options().most_body);
   }
 

@@ -24,17 +24,16 @@ using boost::system::error_code;
 constexpr std::size_t kPiece = 8 << 10;            // of a head that is read at once
 constexpr std::uint64_t kMostFramingPerByte = 16;  // of a body in chunks: lines and ends of chunks of a byte or two
 
-Reply too_large(std::uint64_t most) {
-  return error_reply(413, fmt::format("the body is larger than {} bytes", most));
+Refusal too_large(std::uint64_t most) {
+  return {413, fmt::format("the body is larger than {} bytes", most)};
 }
 
-Reply head_too_large() {
-  return error_reply(
-      431, fmt::format("the head is larger than {} bytes, or has more than {} fields", kMostHead, kMostFields));
+Refusal head_too_large() {
+  return {431, fmt::format("the head is larger than {} bytes, or has more than {} fields", kMostHead, kMostFields)};
 }
 
 // Why what was read is no request; nothing where nobody is there any more.
-std::optional<Reply> reason(error_code error, std::uint64_t most = 0) {
+std::optional<Refusal> reason(error_code error, std::uint64_t most = 0) {
   using failure = beast::http::error;
   if (error == failure::end_of_stream || error == beast::error::timeout ||
       error.category() != make_error_code(failure::end_of_stream).category()) {
@@ -43,10 +42,10 @@ std::optional<Reply> reason(error_code error, std::uint64_t most = 0) {
   if (error == failure::body_limit) return too_large(most);
   if (error == failure::header_limit) return head_too_large();
   if (error == failure::buffer_overflow) {
-    return error_reply(
-        400, fmt::format("the line of a chunk, or what follows the last one, is longer than {} bytes", kMostAhead));
+    return Refusal{
+        400, fmt::format("the line of a chunk, or what follows the last one, is longer than {} bytes", kMostAhead)};
   }
-  return error_reply(400, "this is not HTTP/1.1: " + error.message());
+  return Refusal{400, "this is not HTTP/1.1: " + error.message()};
 }
 
 bool is_host(std::string_view host) {
@@ -55,26 +54,26 @@ bool is_host(std::string_view host) {
 }
 
 // Why a head that could be parsed is refused all the same.
-std::optional<Reply> ambiguous(std::string_view raw, const beast::http::request_header<>& head) {
+std::optional<Refusal> ambiguous(std::string_view raw, const beast::http::request_header<>& head) {
   if (static_cast<std::size_t>(std::distance(head.begin(), head.end())) > kMostFields) return head_too_large();
   if (raw.find("\r\n ") != std::string_view::npos || raw.find("\r\n\t") != std::string_view::npos) {
-    return error_reply(400, "a field goes on in another line, which HTTP/1.1 has given up");
+    return Refusal{400, "a field goes on in another line, which HTTP/1.1 has given up"};
   }
   const std::size_t hosts = head.count(field::host);
   if (hosts > 1 || (hosts == 0 && head.version() >= 11)) {
-    return error_reply(400, fmt::format("{} Host fields: a request names one", hosts));
+    return Refusal{400, fmt::format("{} Host fields: a request names one", hosts)};
   }
   const auto host = head[field::host];
-  if (hosts == 1 && !is_host({host.data(), host.size()})) return error_reply(400, "the Host field names no host");
+  if (hosts == 1 && !is_host({host.data(), host.size()})) return Refusal{400, "the Host field names no host"};
   const auto length = head[field::content_length];
   if (head.count(field::content_length) > 1 || length.find(',') != length.npos) {
-    return error_reply(400, "several lengths of a body: Content-Length stands once");
+    return Refusal{400, "several lengths of a body: Content-Length stands once"};
   }
   const std::size_t encodings = head.count(field::transfer_encoding);
   if (encodings == 0) return std::nullopt;
   if (encodings > 1 || head.version() < 11 || !length.empty() ||
       !beast::iequals(head[field::transfer_encoding], "chunked")) {
-    return error_reply(400, "Transfer-Encoding: chunked alone is read, in HTTP/1.1 and without Content-Length");
+    return Refusal{400, "Transfer-Encoding: chunked alone is read, in HTTP/1.1 and without Content-Length"};
   }
   return std::nullopt;
 }
@@ -82,7 +81,7 @@ std::optional<Reply> ambiguous(std::string_view raw, const beast::http::request_
 }  // namespace
 
 asio::awaitable<bool> read_head(beast::tcp_stream& stream, beast::flat_buffer& buffer, RequestParser& parser,
-                                std::optional<Reply>& refused) {
+                                std::optional<Refusal>& refused) {
   parser.header_limit(kMostHead);
   parser.body_limit(std::numeric_limits<std::uint64_t>::max());  // read_body() is told the real one
   parser.eager(false);
@@ -120,7 +119,7 @@ asio::awaitable<bool> read_head(beast::tcp_stream& stream, beast::flat_buffer& b
 }
 
 asio::awaitable<bool> read_body(beast::tcp_stream& stream, beast::flat_buffer& buffer, RequestParser& parser,
-                                std::uint64_t most, std::optional<Reply>& refused) {
+                                std::uint64_t most, std::optional<Refusal>& refused) {
   if (parser.content_length().value_or(0) > most) {
     refused = too_large(most);
     co_return false;
@@ -137,7 +136,7 @@ asio::awaitable<bool> read_body(beast::tcp_stream& stream, beast::flat_buffer& b
     }
     const std::uint64_t body = parser.get().body().size();
     if (taken > body + kMostAhead + kMostFramingPerByte * body) {
-      refused = error_reply(400, "the chunks of the body bring next to nothing; send larger ones");
+      refused = Refusal{400, "the chunks of the body bring next to nothing; send larger ones"};
       co_return false;
     }
   }

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "runtime/serve/http/routes.h"
 
@@ -24,15 +25,21 @@ inline constexpr std::size_t kMostFields = 100;
 // Read ahead of the parser: also the longest line of a chunk, and all the fields behind the last one.
 inline constexpr std::size_t kMostAhead = 32 << 10;
 
+// Why what was read is no request that can be answered: the status and the message of the reply.
+struct Refusal {
+  int status = 400;
+  std::string message;
+};
+
 // Reads the head of a request. False when there is none to answer: `refused` then says why, if somebody is there to
 // hear it. Refused are also heads that different programs read differently: folded fields, no Host or several, several
 // lengths, other transfer encodings than chunked.
 boost::asio::awaitable<bool> read_head(boost::beast::tcp_stream& stream, boost::beast::flat_buffer& buffer,
-                                       RequestParser& parser, std::optional<Reply>& refused);
+                                       RequestParser& parser, std::optional<Refusal>& refused);
 
 // The body of that request, at most `most` bytes, on the same terms. What chunks bring besides may not be much more
 // than what they bring.
 boost::asio::awaitable<bool> read_body(boost::beast::tcp_stream& stream, boost::beast::flat_buffer& buffer,
-                                       RequestParser& parser, std::uint64_t most, std::optional<Reply>& refused);
+                                       RequestParser& parser, std::uint64_t most, std::optional<Refusal>& refused);
 
 }  // namespace hayloft::runtime::serve::http

@@ -67,15 +67,15 @@ std::string_view meant_path(std::string_view path) {
   return {};
 }
 
-Reply nothing_at(const std::string& path) {
+[[noreturn]] void nothing_at(const std::string& path) {
   const std::string shown = visible(std::string_view(path).substr(0, 200), Lines::joined);
   if (const std::string_view meant = meant_path(path); !meant.empty()) {
-    return error_reply(404,
-                       fmt::format("there is nothing at {}, but at {}; the API's base URL ends in /v1", shown, meant));
+    throw openai::BadRequest(
+        404, fmt::format("there is nothing at {}, but at {}; the API's base URL ends in /v1", shown, meant));
   }
   std::string all;
   for (const char* each : kPaths) all += (all.empty() ? "" : ", ") + std::string(each);
-  return error_reply(404, fmt::format("there is nothing at {}; there is {}", shown, all));
+  throw openai::BadRequest(404, fmt::format("there is nothing at {}; there is {}", shown, all));
 }
 
 // The bodies of the calls that are answered at once.
@@ -130,14 +130,22 @@ constexpr Field<ContextBody> kContextFields[] = {
 
 }  // namespace
 
+openai::Api api_of(std::string_view path) {
+  return path.starts_with("/v1/messages") ? openai::Api::messages : openai::Api::openai;
+}
+
+Reply error_reply_at(std::string_view path, int status, const std::string& message, const std::string& field,
+                     const std::string& code) {
+  return {status, "application/json", error_text(api_of(path), status, message, field, code)};
+}
+
 Reply error_reply(int status, const std::string& message, const std::string& field, const std::string& code) {
   return {status, "application/json", openai::error_body(status, message, field, code)};
 }
 
 Outcome Routes::outcome(const Call& call) const {
-  const openai::Api api = call.path.starts_with("/v1/messages") ? openai::Api::messages : openai::Api::openai;
   const auto reply = [&](int status, const char* message, const std::string& field = {}, const std::string& code = {}) {
-    return Reply{status, "application/json", error_text(api, status, message, field, code)};
+    return error_reply_at(call.path, status, message, field, code);
   };
   try {
     return dispatch(call);
@@ -203,7 +211,7 @@ Outcome Routes::dispatch(const Call& call) const {
     }
     return error_reply(404, fmt::format("there is no such model; \"{}\" is", served_.name), "model", "model_not_found");
   }
-  return nothing_at(call.path);
+  nothing_at(call.path);
 }
 
 Reply Routes::models() const {

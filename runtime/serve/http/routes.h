@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <variant>
 
 #include "runtime/serve/context_jobs.h"
@@ -57,6 +58,12 @@ class Routes {
   ContextJobs& context_jobs_;
 };
 
+// The API of a path, which is that of its errors.
+openai::Api api_of(std::string_view path);
+
+// The form of the error is that of the path's API.
+Reply error_reply_at(std::string_view path, int status, const std::string& message, const std::string& field = {},
+                     const std::string& code = {});
 Reply error_reply(int status, const std::string& message, const std::string& field = {}, const std::string& code = {});
 
 }  // namespace hayloft::runtime::serve::http
