@@ -17,6 +17,12 @@ bool is_name(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
 }
 
+bool is_surrogate(std::uint32_t code) {  // half of a character in UTF-16
+  return code >= 0xD800 && code <= 0xDFFF;
+}
+
+constexpr const char* kSurrogate = "a lone surrogate is no character: write the whole one, as \\U0001F600";
+
 class GbnfParser {
  public:
   explicit GbnfParser(std::string_view text) : text_(text) {}
@@ -78,7 +84,7 @@ class GbnfParser {
       code = (code << 6) | (static_cast<unsigned char>(text_[at_ + static_cast<std::size_t>(i)]) & 0x3FU);
     }
     at_ += static_cast<std::size_t>(size);
-    if (code > 0x10FFFF) refuse("is not UTF-8");
+    if (code > 0x10FFFF || is_surrogate(code)) refuse("is not UTF-8");
     return code;
   }
 
@@ -178,6 +184,7 @@ class GbnfParser {
     Sequence all;
     while (!take("\"")) {
       const std::uint32_t code = character();
+      if (is_surrogate(code)) refuse(kSurrogate);
       if (code < 0x80) {
         const Sequence one = builder_.text(std::string(1, static_cast<char>(code)));
         all.insert(all.end(), one.begin(), one.end());
@@ -198,6 +205,7 @@ class GbnfParser {
         ++at_;
         last = character();
       }
+      if (!others && is_surrogate(first) && is_surrogate(last)) refuse(kSurrogate);
       if (last < first) refuse("a range of characters that ends before it begins");
       ranges.push_back({first, last});
     }

@@ -82,6 +82,7 @@ TEST(Grammar, CharactersAreUtf8) {
   EXPECT_FALSE(accepts("root ::= [а-я]", "Я"));
   EXPECT_TRUE(accepts("root ::= [\\U0001F600-\\U0001F64F]", "😀"));
   EXPECT_FALSE(accepts("root ::= [\\U0001F600-\\U0001F64F]", "🚀"));
+  EXPECT_TRUE(accepts("root ::= [^\\uD800-\\uDFFF]", "🚀"));
 }
 
 TEST(Grammar, WhatIsWrongIsSaid) {
@@ -96,6 +97,9 @@ TEST(Grammar, WhatIsWrongIsSaid) {
   EXPECT_NE(problem("root ::= (\"a\"").find("\")\" is wanted"), std::string::npos);
   EXPECT_NE(problem("root ::= \"a\"{9999999}").find("repeated more than"), std::string::npos);
   EXPECT_NE(problem("root = \"a\"").find("::="), std::string::npos);
+  EXPECT_NE(problem("root ::= \"\\uD83D\\uDE00\"").find("a lone surrogate is no character"), std::string::npos);
+  EXPECT_NE(problem("root ::= [\\uD800]").find("a lone surrogate is no character"), std::string::npos);
+  EXPECT_NE(problem("root ::= \"\xED\xA0\x80\"").find("is not UTF-8"), std::string::npos);
   EXPECT_NE(problem(""), "");
   EXPECT_NE(problem("root ::= \"a\" )"), "");
 }
