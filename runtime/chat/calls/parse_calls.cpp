@@ -1,6 +1,8 @@
 #include "runtime/chat/calls/parse_calls.h"
 
 #include <algorithm>
+#include <set>
+#include <string>
 
 #include "offload/error.h"
 #include "offload/text/ordered_json.h"
@@ -44,21 +46,65 @@ std::optional<ToolCall> call_of(const ordered_json& object, std::span<const Offe
   return ToolCall{called, text_of_json(*arguments)};
 }
 
-bool takes_text(const ordered_json& schema) {
-  if (!schema.is_object() || !schema.contains("type")) return false;
-  const ordered_json& type = schema["type"];
-  return type == "string" || (type.is_array() && std::ranges::find(type, ordered_json("string")) != type.end());
-}
+// The types that a schema allows, by their names; none where it does not say. References lead into `root`.
+class AllowedTypes {
+ public:
+  AllowedTypes(const ordered_json& schema, const ordered_json& root) : root_(root) { add(schema, 0); }
 
-// A parameter is text where its schema says so, else JSON, and text where it is none.
+  bool text() const { return names_.contains("string"); }
+  bool other(const ordered_json& value) const {
+    return value.is_number()    ? has("number") || (value.is_number_integer() && has("integer"))
+           : value.is_boolean() ? has("boolean")
+           : value.is_null()    ? has("null")
+           : value.is_object()  ? has("object")
+                                : value.is_array() && has("array");
+  }
+
+ private:
+  bool has(const char* name) const { return names_.contains(name); }
+
+  // Each part once: a schema may refer to itself.
+  void add(const ordered_json& schema, int depth) {
+    if (!schema.is_object() || depth > kMostNestedCall || !seen_.insert(&schema).second) return;
+    for (const auto& [key, value] : schema.items()) {
+      if (key == "type") {
+        for (const ordered_json& each : value.is_array() ? value : ordered_json::array({value})) {
+          if (each.is_string()) names_.insert(each.get<std::string>());
+        }
+      } else if ((key == "anyOf" || key == "oneOf" || key == "allOf") && value.is_array()) {
+        for (const ordered_json& each : value) add(each, depth + 1);
+      } else if (key == "$ref" && value.is_string()) {
+        add_reference(value.get_ref<const std::string&>(), depth);
+      }
+    }
+  }
+
+  void add_reference(std::string_view reference, int depth) {
+    if (!reference.starts_with("#/")) return;
+    try {
+      add(root_.at(ordered_json::json_pointer(std::string(reference.substr(1)))), depth + 1);
+    } catch (const ordered_json::exception&) {  // it leads nowhere
+    }
+  }
+
+  const ordered_json& root_;
+  std::set<std::string, std::less<>> names_;
+  std::set<const ordered_json*> seen_;
+};
+
+// A parameter that may be a text is one, unless it is JSON of another type that its schema allows; others are JSON, and
+// texts where they are none.
 ordered_json parameter_value(const OfferedTool& tool, const std::string& key, std::string_view text) {
   if (text.starts_with('\n')) text.remove_prefix(1);
   if (text.ends_with('\n')) text.remove_suffix(1);
   const ordered_json& parameters = tool.parameters;
   const bool described = parameters.is_object() && parameters.contains("properties") &&
                          parameters["properties"].is_object() && parameters["properties"].contains(key);
-  if (described && takes_text(parameters["properties"][key])) return std::string(text);
-  return json_of_call(text).value_or(ordered_json(std::string(text)));
+  const ordered_json nothing;
+  const AllowedTypes types(described ? parameters["properties"][key] : nothing, parameters);
+  std::optional<ordered_json> value = json_of_call(text);
+  if (!value || (types.text() && !types.other(*value))) return std::string(text);
+  return std::move(*value);
 }
 
 // Takes `wanted` from the beginning, behind white space; false: it is not there.

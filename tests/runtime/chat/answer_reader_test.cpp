@@ -101,6 +101,37 @@ TEST(AnswerReader, QwenCallsByFunctionAndParameter) {
 look_up{"word":"12","times":3,"other":[1,"a"],"more":"two\nlines"})");
 }
 
+// A text where the schema lets it be one, and the text is no JSON of another type that it names.
+TEST(AnswerReader, AParameterThatMayBeATextIsOne) {
+  const std::string schema = R"({"type": "object", "$defs": {"word": {"type": "string"},
+      "itself": {"anyOf": [{"$ref": "#/$defs/itself"}, {"$ref": "#/$defs/itself"}, {"type": "string"}]}},
+      "properties": {"text": {"type": "string"}, "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+      "either": {"type": ["string", "integer"]}, "one": {"oneOf": [{"type": "string"}, {"type": "object"}]},
+      "defined": {"anyOf": [{"$ref": "#/$defs/word"}, {"type": "null"}]}, "itself": {"$ref": "#/$defs/itself"},
+      "nowhere": {"$ref": "#/$defs/none"}}})";
+  AnswerForm form = form_of(kHermes);
+  form.tools = {{"f", nlohmann::ordered_json::parse(schema)}};
+  const auto value = [&](const std::string& key, const std::string& text) {
+    const std::string told = read(
+        form, {{"<tool_call><function=f><parameter=" + key + ">\n" + text + "\n</parameter></function></tool_call>"}});
+    const std::string before = "\nf{\"" + key + "\":";
+    return told.starts_with(before) ? told.substr(before.size(), told.size() - before.size() - 1) : told;
+  };
+  EXPECT_EQ(value("text", "null"), "\"null\"");
+  for (const char* key : {"maybe", "defined"}) {
+    EXPECT_EQ(value(key, "12345"), "\"12345\"") << key;
+    EXPECT_EQ(value(key, "true"), "\"true\"") << key;
+    EXPECT_EQ(value(key, "null"), "null") << key;
+    EXPECT_EQ(value(key, "hay"), "\"hay\"") << key;
+  }
+  EXPECT_EQ(value("either", "12"), "12");
+  EXPECT_EQ(value("either", "1.5"), "\"1.5\"");
+  EXPECT_EQ(value("one", R"({"a":1})"), R"({"a":1})");
+  EXPECT_EQ(value("one", "[1]"), "\"[1]\"");
+  EXPECT_EQ(value("itself", "12"), "\"12\"");
+  EXPECT_EQ(value("nowhere", "12"), "12");
+}
+
 // The same text in a string, or in a parameter, is no tag, whether it is told early or not.
 TEST(AnswerReader, AClosingTagInsideOfAnArgumentEndsNothing) {
   for (const bool early : {false, true}) {
