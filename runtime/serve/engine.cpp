@@ -61,7 +61,7 @@ std::shared_ptr<Job> Engine::submit(GenerationRequest request, std::shared_ptr<G
     ends.insert(ends.end(), own.begin(), own.end());
   }
   auto job = std::make_shared<Job>(std::move(request), std::move(listener), source_.model, source_.tokenizer);
-  if (constraint) job->hold_to(constraint->begin(source_.tokenizer, vocabulary(), std::move(ends)));
+  job->hold_to(constraint ? constraint->begin(source_.tokenizer, vocabulary(), std::move(ends)) : nullptr);
   {
     const std::lock_guard lock(mutex_);
     ++figures_.requests;

@@ -29,6 +29,10 @@ struct GenerationRequest {
   // The answer ends with its first call as well, as one of this form is read; null: it does not. With `runs`.
   std::shared_ptr<const AnswerForm> one_call = nullptr;
   std::shared_ptr<grammar::Constraint> constraint = nullptr;  // the grammar that the answer keeps to; null: none
+  // The tokens of reasoning are counted, as an answer of this form is read, and so many may be drawn before it is made
+  // to end; null: there is none, 0: as many as the model wants.
+  std::shared_ptr<const AnswerForm> reasoning = nullptr;
+  int most_reasoning = 0;
   bool echo = false;        // log-probabilities of the prompt are wanted: it is read by exact attention
   int logprobs = -1;        // so many of the most likely tokens are told beside each; -1: none, 0: the token alone
   bool ignore_end = false;  // end-of-text tokens do not end the answer
@@ -61,6 +65,7 @@ struct Usage {
   std::int64_t prompt_tokens = 0;  // a saved context's included
   std::int64_t cached_tokens = 0;  // of them, not read again
   std::int64_t completion_tokens = 0;
+  std::int64_t reasoning_tokens = 0;                   // of them, up to the end of reasoning
   std::string stop = {};                               // the stop string that has ended the answer; empty: none has
   std::shared_ptr<const AnswerAudit> audit = nullptr;  // where it was asked for
   AttentionStatement attention = {};                   // of the decoded tokens

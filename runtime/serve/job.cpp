@@ -31,6 +31,15 @@ Job::Job(GenerationRequest request, std::shared_ptr<GenerationListener> listener
       text_(tokenizer, request_.tokens.back()),
       stop_(request_.stop, request_.runs) {
   if (request_.one_call) first_call_ = make_answer_reader(*request_.one_call);
+  if (request_.reasoning) reasoning_ = std::make_shared<ReasoningCount>(*request_.reasoning, tokenizer);
+}
+
+void Job::hold_to(std::shared_ptr<TokenFilter> grammar) {
+  if (reasoning_ && request_.most_reasoning > 0) {
+    std::vector<std::int32_t> begins = tokenizer_.encode_continuation(request_.reasoning->answer_begins());
+    grammar = std::make_shared<ReasoningBound>(reasoning_, request_.most_reasoning, std::move(begins), grammar);
+  }
+  if (grammar) sampler_.hold_to(std::move(grammar));
 }
 
 std::size_t Job::to_read() const {
@@ -182,6 +191,7 @@ bool Job::accept(std::int32_t token, TokenChoice choice) {
 std::optional<FinishReason> Job::take(std::int32_t token, TokenChoice choice) {
   ++usage_.completion_tokens;
   answer_.push_back(token);
+  if (reasoning_) reasoning_->take(token);
   if (ends(token)) return FinishReason::stop;
   choice.chosen.token = token;
   GeneratedToken generated{std::move(choice), shown(token), {}};
@@ -203,6 +213,7 @@ bool Job::finish(FinishReason reason) {
   } else {
     rest += stop_.rest();
   }
+  if (reasoning_) usage_.reasoning_tokens = reasoning_->tokens();
   if (auditor_) usage_.audit = std::make_shared<const AnswerAudit>(audit());
   usage_.attention.add(session_->here());
   if (usage_.audit && usage_.audit->samples > 0) {

@@ -11,6 +11,7 @@
 #include "runtime/decode/session.h"
 #include "runtime/serve/generation.h"
 #include "runtime/serve/ranks/led_session.h"
+#include "runtime/serve/reasoning.h"
 #include "runtime/serve/saved_prompts.h"
 #include "runtime/serve/stop_strings.h"
 #include "runtime/tokenizer/text_stream.h"
@@ -37,8 +38,8 @@ class Job {
   std::size_t read() const { return read_; }
   std::size_t to_read() const;  // the last token goes through a step, but with echo
 
-  // The answer keeps to a grammar. Before it begins.
-  void hold_to(std::shared_ptr<TokenFilter> filter) { sampler_.hold_to(std::move(filter)); }
+  // The answer keeps to a grammar, if there is one, and to the bound of its reasoning. Before it begins.
+  void hold_to(std::shared_ptr<TokenFilter> grammar);
 
   // Goes on from what another of the same prompt has scored, whose client has left; that one is then empty.
   void take_over(Job& other);
@@ -105,7 +106,8 @@ class Job {
   std::optional<Drafting> drafting_;
   TextStream text_;
   StopStrings stop_;
-  std::unique_ptr<AnswerReader> first_call_;  // reads up to it, where the answer ends with it
+  std::unique_ptr<AnswerReader> first_call_;   // reads up to it, where the answer ends with it
+  std::shared_ptr<ReasoningCount> reasoning_;  // null: there is none
   Usage usage_;
   std::unique_ptr<AnswerAuditor> auditor_;
 };

@@ -63,7 +63,7 @@ std::unique_ptr<ReplyWriter> make_reply_writer(const openai::Request& request, c
 
 std::string error_text(openai::Api api, int status, const std::string& message, const std::string& field,
                        const std::string& code) {
-  if (api == openai::Api::messages) return messages::error_body(status, message);
+  if (api == openai::Api::messages) return messages::error_body(status, message, code);
   return openai::error_body(status, message, field, code);
 }
 

@@ -31,7 +31,12 @@ struct AnswerForm {
   std::vector<OfferedTool> tools = {};
 
   // Returns whether an answer is its text and nothing else, so that nothing has to be read from it.
-  bool plain() const { return !channels && !thinks && !in_thought && (tools.empty() || !calls()); }
+  bool plain() const { return !reasons() && (tools.empty() || !calls()); }
+  bool reasons() const { return channels || thinks || in_thought; }
+  // The text that ends reasoning and begins the answer, special tokens as they are written. Where it reasons.
+  std::string_view answer_begins() const {
+    return channels ? "<|end|><|start|>assistant<|channel|>final<|message|>" : "</think>";
+  }
   bool calls() const { return tags || mistral || llama || channels; }
 };
 
@@ -50,6 +55,7 @@ class AnswerReader {
   virtual std::vector<AnswerPart> push(const TextRun& run) = 0;
   virtual std::vector<AnswerPart> finish() = 0;  // what was held back; the last call
   virtual bool ended() const { return false; }   // nothing is told any more, see AnswerForm::one_call
+  virtual bool reasoning() const = 0;            // what comes next is reasoning, or ends it
 };
 
 // The form outlives it. Null where it is plain.

@@ -15,6 +15,7 @@ class ChannelReader : public AnswerReader {
   explicit ChannelReader(const AnswerForm& form) : form_(form), early_(form.tools) {}
   std::vector<AnswerPart> push(const TextRun& run) override;
   std::vector<AnswerPart> finish() override;
+  bool reasoning() const override { return reasoning_; }
 
  private:
   void begin_message();

@@ -18,6 +18,7 @@ class TagReader : public AnswerReader {
   std::vector<AnswerPart> push(const TextRun& run) override;
   std::vector<AnswerPart> finish() override;
   bool ended() const override { return form_.one_call && call_over_; }
+  bool reasoning() const override { return mode_ == Mode::thought; }
 
  private:
   enum class Mode : std::uint8_t { start, thought, text, tagged, mistral, bare };

@@ -13,12 +13,13 @@ Json usage_of(const Usage& usage) {
           {"cache_creation_input_tokens", 0},
           {"cache_read_input_tokens", usage.cached_tokens},
           {"output_tokens", usage.completion_tokens},
+          {"output_tokens_details", {{"thinking_tokens", usage.reasoning_tokens}}},
           {"hayloft", statement_members(usage.attention)}};
 }
 
 }  // namespace
 
-std::string error_body(int status, const std::string& message) {
+std::string error_body(int status, const std::string& message, const std::string& code) {
   const char* const type = status == 401   ? "authentication_error"
                            : status == 403 ? "permission_error"
                            : status == 404 ? "not_found_error"
@@ -27,8 +28,9 @@ std::string error_body(int status, const std::string& message) {
                            : status == 503 ? "overloaded_error"
                            : status < 500  ? "invalid_request_error"
                                            : "api_error";
-  return openai::dumped(
-      {{"type", "error"}, {"error", {{"type", type}, {"message", message}}}, {"request_id", nullptr}});
+  Json error{{"type", type}, {"message", message}};
+  if (code == kThreadCode) error["details"] = {{"error_code", code}, {"unsupported", {"thread"}}};
+  return openai::dumped({{"type", "error"}, {"error", std::move(error)}, {"request_id", nullptr}});
 }
 
 MessageWriter::MessageWriter(const openai::Request& request)

@@ -39,7 +39,10 @@ class MessageWriter : public ReplyWriter {
   bool complete_ = false;
 };
 
-// {"type": "error", "error": {...}}
-std::string error_body(int status, const std::string& message);
+// The code of the error that tells Anthropic's clients to go on without a thread.
+inline constexpr const char* kThreadCode = "thread_unsupported_request";
+
+// {"type": "error", "error": {...}}, with details where the code has some.
+std::string error_body(int status, const std::string& message, const std::string& code = {});
 
 }  // namespace hayloft::runtime::serve::messages

@@ -86,11 +86,15 @@ Json Answer::frame(bool chunk) const {
 }
 
 Json Answer::usage() const {
-  return {{"prompt_tokens", usage_.prompt_tokens},
-          {"completion_tokens", usage_.completion_tokens},
-          {"total_tokens", usage_.prompt_tokens + usage_.completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", usage_.cached_tokens}}},
-          {"hayloft", statement_members(usage_.attention)}};
+  Json usage{{"prompt_tokens", usage_.prompt_tokens},
+             {"completion_tokens", usage_.completion_tokens},
+             {"total_tokens", usage_.prompt_tokens + usage_.completion_tokens},
+             {"prompt_tokens_details", {{"cached_tokens", usage_.cached_tokens}}}};
+  if (request_.style == Style::chat) {
+    usage["completion_tokens_details"] = {{"reasoning_tokens", usage_.reasoning_tokens}};
+  }
+  usage["hayloft"] = statement_members(usage_.attention);
+  return usage;
 }
 
 // A stream sends it as it is, an answer in one piece adds it up.
@@ -160,6 +164,7 @@ std::string Answer::finished(std::size_t index, FinishReason reason, const std::
     usage_.cached_tokens += usage.cached_tokens;
   }
   usage_.completion_tokens += usage.completion_tokens;
+  usage_.reasoning_tokens += usage.reasoning_tokens;
   usage_.attention.add(usage.attention);
   Piece piece;
   read(index, last_parts(choices_[index].reader.get(), rest), piece);

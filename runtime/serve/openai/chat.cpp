@@ -106,6 +106,19 @@ constexpr Field<Draft> kChatFields[] = {
      }},
 };
 
+// Tools have no part in where reasoning ends.
+void count_reasoning(Draft& draft) {
+  AnswerForm form = draft.request.form;
+  if (form.reasons()) {
+    form.tools.clear();
+    draft.pattern.reasoning = std::make_shared<const AnswerForm>(std::move(form));
+  } else if (draft.pattern.most_reasoning > 0) {
+    refuse(
+        draft.most_reasoning_field,
+        "the model's chat template does not show how reasoning ends: leave thinking out, or ask for the type adaptive");
+  }
+}
+
 }  // namespace
 
 void finish_chat(Draft& draft) {
@@ -113,6 +126,7 @@ void finish_chat(Draft& draft) {
   draft.request.form = written.form;
   draft.request.form.early = draft.request.stream;
   draft.pattern.runs = !written.form.plain();
+  count_reasoning(draft);
   add_constraint(draft);
   std::vector<std::int32_t> tokens = prompt_tokens(written.text, draft);
   const std::size_t opening = draft.served.tokenizer.encode(written.opening, false).size();

@@ -26,6 +26,7 @@ struct Draft {
   std::optional<std::uint64_t> seed = {};
   std::optional<bool> audit = {};
   bool stream_options = false;                   // are given
+  bool min_tokens = false;                       // are given, above 0
   std::optional<float> repetition_penalty = {};  // over all tokens
   std::optional<float> repeat_penalty = {};      // over the last ones
   std::optional<std::int64_t> repeat_last = {};
@@ -46,6 +47,7 @@ struct Draft {
   std::string call_of = {};                 // the function that it names; empty: any
   bool tools_wanted = true;                 // false: tool_choice is none
   std::string one_call_field = {};          // that has asked for one call at most; empty: several may come
+  std::string most_reasoning_field = {};    // that bounds reasoning; empty: none
   bool generation_prompt = true;
   Json variables = Json::object();  // of the chat template, beside messages and tools
 };

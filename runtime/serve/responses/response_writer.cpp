@@ -183,7 +183,7 @@ std::string ResponseWriter::finished(std::size_t, FinishReason reason, const std
   usage_ = {{"input_tokens", usage.prompt_tokens},
             {"input_tokens_details", {{"cached_tokens", usage.cached_tokens}, {"cache_write_tokens", 0}}},
             {"output_tokens", usage.completion_tokens},
-            {"output_tokens_details", {{"reasoning_tokens", 0}}},
+            {"output_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens}}},
             {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
             {"hayloft", statement_members(usage.attention)}};
   complete_ = true;

@@ -191,6 +191,22 @@ TEST_F(AnswerTest, UsageSaysWhetherAllAnswersAttendedToEverything) {
   }
 }
 
+TEST_F(AnswerTest, UsageOfAChatCountsReasoning) {
+  add_choice("other");
+  for (const bool chat : {false, true}) {
+    request_.style = chat ? Style::chat : Style::completion;
+    Answer answer(request_, tokenizer_, "id", 0);
+    for (const std::size_t i : {0, 1}) {
+      answer.finished(i, FinishReason::length, "", {.completion_tokens = 9, .reasoning_tokens = 4});
+    }
+    for (const std::string& said : {answer.whole(), answer.usage_chunk()}) {
+      const Json usage = Json::parse(said)["usage"];
+      const Json expected = chat ? Json{{"reasoning_tokens", 8}} : Json();
+      EXPECT_EQ(usage.value("completion_tokens_details", Json()), expected);
+    }
+  }
+}
+
 TEST_F(AnswerTest, OffsetsAreThoseOfCharacters) {
   const std::string text = "é→𝄞 hay";
   request_.logprobs = 0;
