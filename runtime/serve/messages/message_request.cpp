@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "runtime/serve/messages/blocks.h"
+#include "runtime/serve/messages/message_writer.h"
 #include "runtime/serve/openai/draft.h"
 
 namespace hayloft::runtime::serve::messages {
@@ -22,28 +23,40 @@ struct MessageDraft {
   std::optional<std::string> system = {};
   std::optional<Json> messages = {};
   std::optional<Json> tools = {};
+  std::string choice = {};    // the type of tool_choice
+  std::string thinking = {};  // and of thinking
 };
 
 constexpr Field<MessageDraft> kChoiceFields[] = {
     {"type",
      [](const Value& value, MessageDraft& draft) {
-       const std::string type = value.text();
-       if (type != "any" && type != "tool") value.only({"auto", "none", "any", "tool"});
-       draft.chat.tools_wanted = type != "none";
-       draft.chat.call_wanted = type == "any" || type == "tool";
+       value.only({"auto", "none", "any", "tool"});
+       draft.choice = value.text();
      }},
     {"name", [](const Value& value, MessageDraft& draft) { draft.chat.call_of = value.text(); }},
     {"disable_parallel_tool_use",
      [](const Value& value, MessageDraft& draft) { draft.chat.one_call_field = value.flag() ? value.name() : ""; }},
 };
 
+void read_choice(const Value& value, MessageDraft& draft) {
+  Draft& chat = draft.chat;
+  openai::read_fields<MessageDraft>(value.object(), value.name(), value.name() + ".", {kChoiceFields}, {}, draft);
+  if (draft.choice.empty()) openai::refuse(value.name() + ".type", "is needed: auto, none, any or tool");
+  const bool named = draft.choice == "tool";
+  if (named && chat.call_of.empty()) openai::refuse(value.name() + ".name", "is needed: which tool is to be called");
+  if (!named && !chat.call_of.empty()) openai::refuse(value.name() + ".name", "comes with the type tool");
+  chat.tools_wanted = draft.choice != "none";
+  chat.call_wanted = named || draft.choice == "any";
+}
+
 // Reasoning is the template's to ask for: where it knows of it, or reasons always.
 constexpr Field<MessageDraft> kThinkingChoiceFields[] = {
     {"type",
      [](const Value& value, MessageDraft& draft) {
        const openai::Served& served = draft.chat.served;
-       const bool wanted = value.text() != "disabled";
-       if (wanted && value.json() != "enabled" && value.json() != "adaptive") {
+       draft.thinking = value.text();
+       const bool wanted = draft.thinking != "disabled";
+       if (wanted && draft.thinking != "enabled" && draft.thinking != "adaptive") {
          value.refuse("must be enabled, adaptive or disabled");
        }
        if (served.chat_template == nullptr) return;
@@ -54,24 +67,46 @@ constexpr Field<MessageDraft> kThinkingChoiceFields[] = {
          value.refuse("the model's chat template knows no reasoning: leave it out, or disable it");
        }
      }},
-    {"budget_tokens", [](const Value& value, MessageDraft&) { value.integer(1, std::numeric_limits<int>::max()); }},
+    {"budget_tokens",
+     [](const Value& value, MessageDraft& draft) {
+       draft.chat.most_reasoning_field = value.name();
+       draft.chat.pattern.most_reasoning = static_cast<int>(value.integer(1, std::numeric_limits<int>::max()));
+     }},
     {"display",
      [](const Value& value, MessageDraft&) {
-       value.only({"summarized", "full"});
+       if (value.json() != "full") value.refuse("reasoning is told in full here: leave it out");
      }},
 };
+
+void read_thinking(const Value& value, MessageDraft& draft) {
+  openai::read_fields<MessageDraft>(value.object(), value.name(), value.name() + ".", {kThinkingChoiceFields}, {},
+                                    draft);
+  const std::string budget = value.name() + ".budget_tokens";
+  const bool bounded = draft.chat.pattern.most_reasoning > 0;
+  if (draft.thinking.empty()) openai::refuse(value.name() + ".type", "is needed: enabled, adaptive or disabled");
+  if (draft.thinking == "enabled" && !bounded) {
+    openai::refuse(budget, "is needed: the tokens of reasoning at most; or ask for the type adaptive, without a bound");
+  }
+  if (draft.thinking != "enabled" && bounded) openai::refuse(budget, "comes with the type enabled");
+}
 
 constexpr Field<MessageDraft> kMessageFormatFields[] = {
     {"type", [](const Value& value, MessageDraft&) { value.only({"json_schema"}); }},
     {"schema", [](const Value& value, MessageDraft& draft) { openai::take_schema(value, value.json(), draft.chat); }},
 };
 
+void read_message_format(const Value& value, MessageDraft& draft) {
+  openai::read_fields<MessageDraft>(value.object(), value.name(), value.name() + ".", {kMessageFormatFields}, {},
+                                    draft);
+  for (const char* field : {"type", "schema"}) {
+    if (!value.json().contains(field) || value.json()[field].is_null()) {
+      openai::refuse(value.name() + "." + field, "is needed: the type json_schema and its schema");
+    }
+  }
+}
+
 constexpr Field<MessageDraft> kOutputFields[] = {
-    {"format",
-     [](const Value& value, MessageDraft& draft) {
-       openai::read_fields<MessageDraft>(value.object(), value.name(), value.name() + ".", {kMessageFormatFields}, {},
-                                         draft);
-     }},
+    {"format", read_message_format},
 };
 
 constexpr Field<MessageDraft> kMessageFields[] = {
@@ -87,18 +122,16 @@ constexpr Field<MessageDraft> kMessageFields[] = {
      }},
     {"system", [](const Value& value, MessageDraft& draft) { draft.system = system_text(value); }},
     {"tools", [](const Value& value, MessageDraft& draft) { draft.tools = chat_tools(value); }},
-    {"tool_choice",
-     [](const Value& value, MessageDraft& draft) {
-       openai::read_fields<MessageDraft>(value.object(), value.name(), value.name() + ".", {kChoiceFields}, {}, draft);
-     }},
+    {"tool_choice", read_choice},
     {"output_config",
      [](const Value& value, MessageDraft& draft) {
        openai::read_fields<MessageDraft>(value.object(), value.name(), value.name() + ".", {kOutputFields}, {}, draft);
      }},
-    {"thinking",
-     [](const Value& value, MessageDraft& draft) {
-       openai::read_fields<MessageDraft>(value.object(), value.name(), value.name() + ".", {kThinkingChoiceFields}, {},
-                                         draft);
+    {"thinking", read_thinking},
+    {"thread",  // tool_runner asks for one, and goes on without it where the error says so
+     [](const Value& value, MessageDraft&) {
+       throw openai::BadRequest(400, "thread: no threads are kept here: leave it out and send the whole conversation",
+                                value.name(), kThreadCode);
      }},
     {"temperature",
      [](const Value& value, MessageDraft& draft) { draft.chat.pattern.sampling.temperature = value.number(0, 1); }},
@@ -135,6 +168,9 @@ openai::Request read_request(std::string_view body, const openai::Served& served
   openai::settle(chat);
   if (!draft.messages) openai::refuse("messages", "a list of messages is needed");
   if (!counted && !chat.max_completion_tokens) openai::refuse("max_tokens", "is needed: an integer above 0");
+  if (!counted && chat.pattern.most_reasoning >= *chat.max_completion_tokens) {
+    openai::refuse(chat.most_reasoning_field, "must be less than max_tokens, in which the answer has to fit as well");
+  }
   if (draft.messages->empty() || (*draft.messages).back()["role"] == "assistant") {
     openai::refuse("messages", "must end with what the user says: an answer that is begun is not gone on with here");
   }

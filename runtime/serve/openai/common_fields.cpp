@@ -116,8 +116,11 @@ constexpr Field<Draft> kCommonFields[] = {
     // Fields that say when an answer ends.
     {"stop", read_stop},
     {"stop_token_ids", [](const Value& value, Draft& draft) { draft.pattern.stop_tokens = token_ids(value, draft); }},
-    {"min_tokens", [](const Value& value,
-                      Draft& draft) { rules(draft).min_new_tokens = static_cast<int>(value.integer(0, kMostTokens)); }},
+    {"min_tokens",
+     [](const Value& value, Draft& draft) {
+       rules(draft).min_new_tokens = static_cast<int>(value.integer(0, kMostTokens));
+       draft.min_tokens = rules(draft).min_new_tokens > 0;
+     }},
     {"ignore_eos", [](const Value& value, Draft& draft) { draft.pattern.ignore_end = value.flag(); }},
 
     // Fields that say how it is told.

@@ -111,11 +111,17 @@ void hold_to_one_call(Draft& draft) {
     refuse(draft.one_call_field,
            "one call at most can be asked of models that write calls between tags or in channels");
   }
+  if (draft.min_tokens)
+    refuse("min_tokens", "beside " + draft.one_call_field + ", by which a call ends the answer: ask for one");
   form.one_call = true;
   draft.pattern.one_call = std::make_shared<const AnswerForm>(form);
 }
 
 void add_constraint(Draft& draft) {
+  const std::string held = draft.call_wanted ? "tool_choice" : draft.grammar_field;
+  if (draft.min_tokens && !held.empty()) {
+    refuse("min_tokens", "beside " + held + ", whose text may end before: ask for one");
+  }
   hold_to_one_call(draft);
   std::vector<bool> strict;
   if (!draft.request.form.tools.empty()) {

@@ -25,6 +25,7 @@ struct ResponseDraft {
   std::optional<std::string> previous = {};
   std::optional<Json> tools = {};
   bool stored = true;
+  std::vector<std::string> notes = {};
 };
 
 // The form of an answer, all in one object.
@@ -45,6 +46,9 @@ void read_response_format(const Value& value, ResponseDraft& draft) {
   ResponseFormat format;
   openai::read_fields<ResponseFormat>(value.object(), value.name(), value.name() + ".", {kResponseFormatFields}, {},
                                       format);
+  if (format.schema != nullptr && format.type != "json_schema") {
+    openai::refuse(value.name() + ".schema", "comes with the type json_schema");
+  }
   if (format.type == "json_schema") {
     if (format.schema == nullptr) openai::refuse(value.name() + ".schema", "is needed");
     openai::take_schema(Value(value.name() + ".schema", *format.schema), *format.schema, draft.chat);
@@ -78,7 +82,11 @@ constexpr Field<ResponseDraft> kTextChoiceFields[] = {
 constexpr Field<ResponseDraft> kReasoningChoiceFields[] = {
     {"effort",
      [](const Value& value, ResponseDraft& draft) { draft.chat.variables["reasoning_effort"] = value.text(); }},
-    {"summary", [](const Value& value, ResponseDraft&) { value.only({"auto"}); }},
+    {"summary",
+     [](const Value& value, ResponseDraft& draft) {
+       value.only({"auto"});
+       draft.notes.push_back(value.name() + ": none is made: the reasoning itself is told");
+     }},
 };
 
 constexpr Field<ResponseDraft> kResponseFields[] = {
@@ -126,6 +134,18 @@ constexpr const char* kMeaninglessResponseFields[] = {
     "user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "service_tier",
 };
 
+// What chats call otherwise, by the name that was sent.
+[[noreturn]] void refuse_as_sent(const openai::BadRequest& error) {
+  constexpr std::pair<const char*, const char*> names[] = {{"messages", "input"},
+                                                           {"reasoning_effort", "reasoning.effort"}};
+  for (const auto& [chat, sent] : names) {
+    if (error.field() != chat) continue;
+    const std::string message = error.what();  // which begins with the field
+    throw openai::BadRequest(error.status(), sent + message.substr(error.field().size()), sent, error.code());
+  }
+  throw openai::BadRequest(error);
+}
+
 // The conversation so far, and what the request puts in.
 Json messages_of(const ResponseDraft& draft) {
   Json messages = Json::array();
@@ -160,7 +180,14 @@ openai::Request response_request(std::string_view body, const openai::Served& se
   if (messages.empty()) openai::refuse("input", "is empty: there is nothing to go on from");
   chat.messages = &messages;
   if (draft.tools) chat.tools = &*draft.tools;
-  openai::finish_chat(chat);
+  try {
+    openai::finish_chat(chat);
+  } catch (const openai::BadRequest& error) {
+    refuse_as_sent(error);
+  }
+  for (std::vector<std::string>& notes : chat.request.notes) {
+    notes.insert(notes.end(), draft.notes.begin(), draft.notes.end());
+  }
   openai::ResponseTurn turn;
   turn.store = draft.stored ? served.responses : nullptr;
   const bool instructed = draft.instructions && !draft.instructions->empty();

@@ -1,0 +1,127 @@
+#include "runtime/serve/messages/message_request.h"
+#include "runtime/serve/reply_writer.h"
+#include "runtime/serve/responses/response_request.h"
+#include "tests/runtime/serve/request_fixture.h"
+
+// Requests of /v1/messages and /v1/responses: what they leave open or say twice is refused by the name that was sent.
+namespace hayloft::runtime::serve::openai {
+namespace {
+
+using messages::count_request;
+using messages::message_request;
+using responses::response_request;
+
+class AgentRequest : public OpenAiRequestTest {
+ protected:
+  AgentRequest() {
+    template_ = ChatTemplate::from_source(
+        "{{ tools | tojson }}<tool_call>{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+        "{{ enable_thinking }}<think>\n{# </think> #}",
+        "test");
+  }
+
+  static std::string message(const std::string& more) {
+    return R"({"max_tokens": 60, "messages": [{"role": "user", "content": "a"}],
+               "tools": [{"name": "f", "input_schema": {"type": "object"}}], )" +
+           more + "}";
+  }
+  static std::string response(const std::string& more) { return R"({"input": "a", )" + more + "}"; }
+};
+
+using Refused = std::vector<std::pair<std::string, std::string>>;
+
+TEST_F(AgentRequest, ObjectsOfAMessageSayAllThatTheyMean) {
+  for (const auto& [text, field] : Refused{
+           {R"("tool_choice": {})", "tool_choice.type"},
+           {R"("tool_choice": {"type": "tool"})", "tool_choice.name"},
+           {R"("tool_choice": {"type": "auto", "name": "f"})", "tool_choice.name"},
+           {R"("tool_choice": {"type": "any", "name": "f"})", "tool_choice.name"},
+           {R"("tool_choice": {"type": "none", "name": "f"})", "tool_choice.name"},
+           {R"("output_config": {"format": {"type": "json_schema"}})", "output_config.format.schema"},
+           {R"("output_config": {"format": {"schema": {"type": "object"}}})", "output_config.format.type"},
+           {R"("thinking": {})", "thinking.type"},
+           {R"("thinking": {"type": "enabled"})", "thinking.budget_tokens"},
+           {R"("thinking": {"type": "enabled", "budget_tokens": 0})", "thinking.budget_tokens"},
+           {R"("thinking": {"type": "enabled", "budget_tokens": 60})", "thinking.budget_tokens"},
+           {R"("thinking": {"type": "adaptive", "budget_tokens": 5})", "thinking.budget_tokens"},
+           {R"("thinking": {"type": "adaptive", "display": "summarized"})", "thinking.display"},
+           {R"("thinking": {"type": "adaptive", "display": "omitted"})", "thinking.display"},
+           {R"("thread": {"type": "create"})", "thread"},
+       }) {
+    EXPECT_EQ(refused_field(message_request, message(text)), field) << text;
+  }
+  for (const char* text : {R"("tool_choice": {"type": "tool", "name": "f"})", R"("tool_choice": {"type": "auto"})",
+                           R"("thinking": {"type": "disabled"})", R"("thread": null)"}) {
+    EXPECT_EQ(status_of(message_request, message(text)), 200) << text;
+  }
+}
+
+TEST_F(AgentRequest, AThinkingBudgetBoundsTheReasoning) {
+  const Request request = message_request(message(R"("thinking": {"type": "enabled", "budget_tokens": 5})"), served_);
+  EXPECT_EQ(request.generations[0].most_reasoning, 5);
+  ASSERT_NE(request.generations[0].reasoning, nullptr);
+  EXPECT_TRUE(request.generations[0].reasoning->in_thought);
+  const std::string counted = R"({"messages": [{"role": "user", "content": "a"}],
+                                  "thinking": {"type": "enabled", "budget_tokens": 5000}})";
+  EXPECT_EQ(status_of(count_request, counted), 200);  // which has no max_tokens
+  // A template that can be told to reason, but does not show how that ends.
+  template_ = ChatTemplate::from_source("{{ tools | tojson }}{{ messages[0].content }}{{ enable_thinking }}", "test");
+  EXPECT_EQ(refused_field(message_request, message(R"("thinking": {"type": "enabled", "budget_tokens": 5})")),
+            "thinking.budget_tokens");
+  EXPECT_EQ(status_of(message_request, message(R"("thinking": {"type": "adaptive"})")), 200);
+}
+
+TEST_F(AgentRequest, AThreadIsRefusedWithTheCodeThatClientsGoOnFrom) {
+  try {
+    message_request(message(R"("thread": {"type": "create"})"), served_);
+    ADD_FAILURE() << "taken";
+  } catch (const BadRequest& error) {
+    const Json body = Json::parse(error_text(Api::messages, error.status(), error.what(), error.field(), error.code()));
+    EXPECT_EQ(body["error"]["type"], "invalid_request_error");
+    EXPECT_EQ(body["error"]["details"], Json::parse(R"({"error_code": "thread_unsupported_request",
+                                                        "unsupported": ["thread"]})"));
+  }
+  EXPECT_FALSE(Json::parse(error_text(Api::messages, 400, "no"))["error"].contains("details"));
+}
+
+TEST_F(AgentRequest, AResponseIsRefusedByTheNamesThatItHas) {
+  for (const auto& [text, field] : Refused{
+           {R"("text": {"format": {"type": "text", "schema": {"type": "object"}}})", "text.format.schema"},
+           {R"("text": {"format": {"type": "json_object", "schema": {"type": "object"}}})", "text.format.schema"},
+           {R"("reasoning": {"summary": "concise"})", "reasoning.summary"},
+           {R"("reasoning": {"summary": "detailed"})", "reasoning.summary"},
+           {R"("reasoning": {"effort": "low"})", "reasoning.effort"},  // which the template does not name
+       }) {
+    EXPECT_EQ(refused_field(response_request, response(text)), field) << text;
+  }
+  const Request request = response_request(response(R"("reasoning": {"summary": "auto"})"), served_);
+  ASSERT_EQ(request.notes[0].size(), 1u);
+  EXPECT_EQ(request.notes[0][0].find("reasoning.summary: none is made"), 0u);
+  config_.max_positions = 4;
+  try {
+    response_request(response(R"("store": false)"), served_);
+    ADD_FAILURE() << "taken";
+  } catch (const BadRequest& error) {
+    EXPECT_EQ(error.field(), "input");
+    EXPECT_EQ(std::string(error.what()).find("input: the prompt has"), 0u) << error.what();
+    EXPECT_EQ(error.code(), "context_length_exceeded");
+  }
+}
+
+TEST_F(AgentRequest, AnAnswerThatAFormEndsHasNoLeastLength) {
+  const std::string chat = R"({"messages": [{"role": "user", "content": "a"}], "min_tokens": 3,
+      "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}], )";
+  for (const char* text :
+       {R"("grammar": "root ::= \"a\"")", R"("response_format": {"type": "json_object"})",
+        R"("tool_choice": "required")", R"("parallel_tool_calls": false)"}) {
+    EXPECT_EQ(refused_field(chat_request, chat + text + "}"), "min_tokens") << text;
+  }
+  EXPECT_EQ(status_of(chat_request, chat + R"("response_format": {"type": "text"}})"), 200);
+  EXPECT_EQ(refused_field(completion_request, R"({"prompt": "a", "min_tokens": 3, "grammar": "root ::= \"a\""})"),
+            "min_tokens");
+  served_.sampling.rules.min_new_tokens = 3;  // the checkpoint's own yields
+  EXPECT_EQ(status_of(completion_request, R"({"prompt": "a", "grammar": "root ::= \"a\""})"), 200);
+}
+
+}  // namespace
+}  // namespace hayloft::runtime::serve::openai
