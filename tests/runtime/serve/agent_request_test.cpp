@@ -111,9 +111,8 @@ TEST_F(AgentRequest, AResponseIsRefusedByTheNamesThatItHas) {
 TEST_F(AgentRequest, AnAnswerThatAFormEndsHasNoLeastLength) {
   const std::string chat = R"({"messages": [{"role": "user", "content": "a"}], "min_tokens": 3,
       "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}], )";
-  for (const char* text :
-       {R"("grammar": "root ::= \"a\"")", R"("response_format": {"type": "json_object"})",
-        R"("tool_choice": "required")", R"("parallel_tool_calls": false)"}) {
+  for (const char* text : {R"("grammar": "root ::= \"a\"")", R"("response_format": {"type": "json_object"})",
+                           R"("tool_choice": "required")", R"("parallel_tool_calls": false)"}) {
     EXPECT_EQ(refused_field(chat_request, chat + text + "}"), "min_tokens") << text;
   }
   EXPECT_EQ(status_of(chat_request, chat + R"("response_format": {"type": "text"}})"), 200);
