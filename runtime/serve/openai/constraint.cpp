@@ -111,8 +111,9 @@ void hold_to_one_call(Draft& draft) {
     refuse(draft.one_call_field,
            "one call at most can be asked of models that write calls between tags or in channels");
   }
-  if (draft.min_tokens)
+  if (draft.min_tokens) {
     refuse("min_tokens", "beside " + draft.one_call_field + ", by which a call ends the answer: ask for one");
+  }
   form.one_call = true;
   draft.pattern.one_call = std::make_shared<const AnswerForm>(form);
 }
