@@ -128,8 +128,8 @@ class Connection {
       co_return keep_alive;
     }
     Call call{head_only_ ? "GET" : std::string(request.method_string()), path_of(request), request.body()};
-    const std::string_view target = request.target();
-    if (const std::size_t at = target.find('?'); at != std::string_view::npos) call.query = target.substr(at + 1);
+    const std::string target(request.target());
+    if (const std::size_t at = target.find('?'); at != std::string::npos) call.query = target.substr(at + 1);
     // A lambda that is called at once would take its captures with it before the coroutine has begun.
     const auto work = [this, &call]() -> asio::awaitable<Outcome> { co_return service_.routes.outcome(call); };
     const Outcome outcome = co_await asio::co_spawn(service_.workers, work, use_awaitable);
