@@ -164,6 +164,8 @@ std::vector<Engine::SharedJob> Engine::decode(const std::vector<SharedJob>& answ
     if (!finished) continue;
     ++own_.finished;
     own_.generated_tokens += static_cast<std::uint64_t>(job.usage().completion_tokens);
+    publish();  // first, so that who has the answer finds it counted
+    fails(job, [&] { job.tell_end(); });
     fails(job, [&] { keep_session(job); });
     ended.push_back(turn.job);
   }

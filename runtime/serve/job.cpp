@@ -220,8 +220,12 @@ bool Job::finish(FinishReason reason) {
     usage_.attention.mass = usage_.audit->mass;
     usage_.attention.samples = usage_.audit->samples;
   }
-  listener_->finished(reason, rest, usage_);
+  end_ = {reason, std::move(rest)};
   return true;
+}
+
+void Job::tell_end() {
+  listener_->finished(end_.reason, end_.rest, usage_);
 }
 
 // A saved context is quoted, not the question put to it; of a prompt without one, all but its last tokens, which every

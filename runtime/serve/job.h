@@ -53,14 +53,15 @@ class Job {
   // Returns what the next token of the answer is decoded from, over ranks without a sampler; none where it follows from
   // what was scored, or there is to be none.
   std::optional<Session::Step> begin_step(const Method& method);
-  // Goes on from that step; null: from none. True when the answer has ended, of which the listener has been told.
-  // Throws what the step has failed with.
+  // Goes on from that step; null: from none. True when the answer has ended, of which tell_end() tells the
+  // listener. Throws what the step has failed with.
   bool end_step(Session::Step* step);
 
   // By drafts instead, several tokens in one pass of exact attention; where drafts_alone() nothing else is asked of a
   // step: no log-probabilities, no audit, one process. True when the answer has ended.
   bool drafts_alone() const;
   bool decode_pass(const Method& method, const DraftOptions& drafts);
+  void tell_end();
   DraftFigures draft_figures() const { return drafting_ ? drafting_->figures() : DraftFigures(); }
 
   const LedSession& session() const { return *session_; }
@@ -79,6 +80,10 @@ class Job {
   bool context_replaced = false;  // since it has begun: what it has read is of no use to others
 
  private:
+  struct End {
+    FinishReason reason = FinishReason::stop;
+    std::string rest;
+  };
   void score_chunk(std::size_t end);
   void prepare(const Method& method);                   // before its first step
   bool accept(std::int32_t token, TokenChoice choice);  // true at the end
@@ -90,6 +95,7 @@ class Job {
   AnswerAudit audit();
 
   GenerationRequest request_;
+  End end_;
   std::shared_ptr<GenerationListener> listener_;
   const Model& model_;
   const Tokenizer& tokenizer_;
