@@ -85,8 +85,9 @@ QuotedAnswers::QuotedAnswers(const Environment& environment, const QuoteChoices&
 }
 
 void QuotedAnswers::begin(runtime::Session& session) {
-  auditor_ =
-      std::make_unique<runtime::serve::AnswerAuditor>(session, *environment_.backend, choices_.quotes, kDrawnParts);
+  constexpr double kTimeShare = 1;  // the places are what was asked for
+  auditor_ = std::make_unique<runtime::serve::AnswerAuditor>(session, *environment_.backend, choices_.quotes,
+                                                             kDrawnParts, kTimeShare);
 }
 
 void QuotedAnswers::finish(const runtime::Session& session, const std::string& question) {

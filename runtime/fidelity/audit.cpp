@@ -134,7 +134,7 @@ void Auditor::measured(StepFidelity fidelity, double seconds) {
 }
 
 void Auditor::work() {
-  if (options_.time_share > 0) take_lowest_priority();
+  if (options_.time_share > 0 && options_.time_share < 1) take_lowest_priority();
   std::unique_lock lock(mutex_);
   try {
     const offload::Threads one(1);

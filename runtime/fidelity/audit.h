@@ -41,8 +41,8 @@ class SampleChoice {
 };
 
 // The recall meter: observes the steps of sessions and measures samples of them against exact attention, on a thread of
-// its own; with a time_share it runs with the lowest priority, so that decoding comes first. Nothing that it does
-// changes what is decoded, and decoding never waits for a measurement: where samples come faster than they can be
+// its own; with a time_share below 1 it runs with the lowest priority, so that decoding comes first. Nothing that it
+// does changes what is decoded, and decoding never waits for a measurement: where samples come faster than they can be
 // measured they are dropped and counted. Which calls become samples depends on rate and seed alone; which of them are
 // dropped, on time.
 //

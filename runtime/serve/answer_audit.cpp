@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
+#include <numeric>
 
 #include "runtime/fidelity/audit.h"
 
@@ -12,15 +13,24 @@ namespace {
 constexpr std::size_t kWindow = 24;  // tokens of a quote
 constexpr std::size_t kAround = 80;  // tokens before and behind a quote
 constexpr std::size_t kSinks = 4;
-constexpr double kPeak = 0.01;  // of a head: less is what it spreads over everything
+constexpr double kPeak = 0.01;   // of a head: less is what it spreads over everything
+constexpr double kLooked = 0.1;  // of a head on one token: less, step after step, is where it rests
 
 }  // namespace
 
 // The mass of exact attention by place, summed over the query heads of the sampled steps.
 struct AnswerAuditor::Places {
   std::mutex mutex;
-  std::vector<double> mass;  // [tokens]
+  std::vector<double> mass;    // [tokens]
+  std::vector<double> looked;  // [tokens] what of it exceeds kLooked
   double total = 0;
+
+  // Returns by what the first `tokens` are ranked: by what was looked at, if anything was.
+  std::span<const double> ranks(std::size_t tokens) const {
+    const auto first = std::span(looked).first(tokens);
+    const bool any = tokens > kSinks && std::ranges::any_of(first.subspan(kSinks), [](double x) { return x > 0; });
+    return any ? first : std::span(mass).first(tokens);
+  }
 
   void add(const StepSample& sample, const offload::Threads& threads) {
     const StepQuery step = sample.query();
@@ -29,7 +39,7 @@ struct AnswerAuditor::Places {
     const auto tokens = static_cast<std::size_t>(step.tokens());
     const auto group = static_cast<std::size_t>(step.group());
     const std::lock_guard lock(mutex);
-    if (mass.size() < tokens) mass.resize(tokens);
+    if (mass.size() < tokens) mass.resize(tokens), looked.resize(tokens);
     for (int head = 0; head < step.kv_heads(); ++head) {
       const std::vector<float> logits = score_positions(step, scores, exact.tail, head, threads);
       for (std::size_t g = 0; g < group; ++g) {
@@ -37,6 +47,7 @@ struct AnswerAuditor::Places {
         for (std::size_t at = 0; at < tokens; ++at) {
           const double weight = std::exp(logits[g * tokens + at] - exact.max[query]) / exact.sum[query];
           if (weight >= kPeak) mass[at] += weight;
+          looked[at] += std::max(0.0, weight - kLooked);
         }
         total += 1;
       }
@@ -44,11 +55,12 @@ struct AnswerAuditor::Places {
   }
 };
 
-std::vector<Quote> heaviest_places(std::span<const double> mass, double total, int count) {
+std::vector<Quote> heaviest_places(std::span<const double> ranks, std::span<const double> mass, double total,
+                                   int count) {
   std::vector<Quote> quotes;
   if (mass.size() < kSinks + kWindow || total <= 0) return quotes;
   std::vector<double> until(mass.size() + 1);  // of all before
-  for (std::size_t i = 0; i < mass.size(); ++i) until[i + 1] = until[i] + mass[i];
+  for (std::size_t i = 0; i < mass.size(); ++i) until[i + 1] = until[i] + ranks[i];
   const auto held = [&](std::size_t at) { return until[at + kWindow] - until[at]; };
   std::vector<std::size_t> taken;
   while (static_cast<int>(taken.size()) < count) {
@@ -60,8 +72,9 @@ std::vector<Quote> heaviest_places(std::span<const double> mass, double total, i
     }
     if (best == mass.size() || held(best) <= 0) break;
     taken.push_back(best);
-    quotes.push_back(
-        {static_cast<std::int64_t>(best), static_cast<std::int64_t>(kWindow), held(best) / total, {}, {}, {}});
+    const std::span<const double> window = mass.subspan(best, kWindow);
+    const double share = std::accumulate(window.begin(), window.end(), 0.0) / total;
+    quotes.push_back({static_cast<std::int64_t>(best), static_cast<std::int64_t>(kWindow), share, {}, {}, {}});
   }
   return quotes;
 }
@@ -73,11 +86,11 @@ std::vector<double> map_of(std::span<const double> mass, double total, int parts
   return map;
 }
 
-AnswerAuditor::AnswerAuditor(Session& session, const gpu::Backend& backend, int quotes, int map)
+AnswerAuditor::AnswerAuditor(Session& session, const gpu::Backend& backend, int quotes, int map, double time_share)
     : quotes_(quotes), map_(map), places_(std::make_shared<Places>()) {
   AuditOptions options;
   options.rate = 0.2;
-  options.time_share = 0.3;
+  options.time_share = time_share;
   const bool wanted = quotes > 0 || map > 0;
   auditor_ =
       std::make_shared<Auditor>(backend, options, [places = places_, wanted](StepSample& sample, gpu::Backend& host) {
@@ -115,7 +128,8 @@ AnswerAudit AnswerAuditor::finish(const Session& session, const Tokenizer& token
   const std::lock_guard lock(places_->mutex);
   const std::size_t until = std::min(
       {places_->mass.size(), text_tokens.size(), static_cast<std::size_t>(std::max<std::int64_t>(quotable, 0))});
-  audit.quotes = heaviest_places(std::span(places_->mass).first(until), places_->total, quotes_);
+  const std::span<const double> ranks = places_->ranks(until);
+  audit.quotes = heaviest_places(ranks, std::span(places_->mass).first(until), places_->total, quotes_);
   for (Quote& quote : audit.quotes) {
     const std::span<const std::int32_t> part =
         text_tokens.subspan(static_cast<std::size_t>(quote.position), static_cast<std::size_t>(quote.tokens));
@@ -130,7 +144,7 @@ AnswerAudit AnswerAuditor::finish(const Session& session, const Tokenizer& token
     quote.before = text_from(begin - std::min(begin, kAround), begin);
     quote.after = text_from(end, std::min(end + kAround, text_tokens.size()));
   }
-  audit.map = map_of(std::span(places_->mass).first(until), places_->total, map_);
+  audit.map = map_of(ranks, places_->total, map_);
   audit.mapped = static_cast<std::int64_t>(until);
   return audit;
 }

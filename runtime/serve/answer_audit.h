@@ -36,23 +36,26 @@ struct AnswerAudit {
   double least_mass = 0;     // and least, of a head's mean
   std::vector<Quote> quotes;
   std::int64_t mapped = 0;  // tokens that the map is of
-  std::vector<double> map;  // shares of the attention of the sampled steps by equal parts of the text
+  // Shares of the attention of the sampled steps by equal parts of the text: of each head's what it had on one token
+  // beyond a tenth, where there was such, since what is less and always there is where attention rests.
+  std::vector<double> map;
 };
 
 // The attention on each of `parts` equal parts of a text, as shares of `total`; the first tokens, on which attention
 // rests for want of anything better, left out.
 std::vector<double> map_of(std::span<const double> mass, double total, int parts);
 
-// The places of a text with the most of `mass` [tokens], as windows that do not overlap, the heaviest first: at most
-// `count`, none of the first tokens, on which attention rests for want of anything better. `total` is all attention
-// there was. Their text is left empty.
-std::vector<Quote> heaviest_places(std::span<const double> mass, double total, int count);
+// The places of a text with the most of `ranks` [tokens], as windows that do not overlap, the heaviest first: at most
+// `count`, none of the first tokens, on which attention rests for want of anything better. Their share is that of
+// `mass` [tokens] in `total`, which is all attention there was. Their text is left empty.
+std::vector<Quote> heaviest_places(std::span<const double> ranks, std::span<const double> mass, double total,
+                                   int count);
 
-// Measures samples of one session's steps, of one layer in five at most, and takes up to three tenths of the decoding
+// Measures samples of one session's steps, of one layer in five at most, and takes up to that share of the decoding
 // time for it. For one answer; the session must not outlive it as an observed one.
 class AnswerAuditor {
  public:
-  AnswerAuditor(Session& session, const gpu::Backend& backend, int quotes, int map);
+  AnswerAuditor(Session& session, const gpu::Backend& backend, int quotes, int map, double time_share = 0.3);
   ~AnswerAuditor();
   AnswerAuditor(const AnswerAuditor&) = delete;
   AnswerAuditor& operator=(const AnswerAuditor&) = delete;
