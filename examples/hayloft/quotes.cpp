@@ -85,9 +85,8 @@ QuotedAnswers::QuotedAnswers(const Environment& environment, const QuoteChoices&
 }
 
 void QuotedAnswers::begin(runtime::Session& session) {
-  constexpr double kTimeShare = 1;  // the places are what was asked for
-  auditor_ = std::make_unique<runtime::serve::AnswerAuditor>(session, *environment_.backend, choices_.quotes,
-                                                             kDrawnParts, kTimeShare);
+  auditor_ =
+      std::make_unique<runtime::serve::AnswerAuditor>(session, *environment_.backend, choices_.quotes, kDrawnParts);
 }
 
 void QuotedAnswers::finish(const runtime::Session& session, const std::string& question) {

@@ -86,12 +86,12 @@ std::vector<double> map_of(std::span<const double> mass, double total, int parts
   return map;
 }
 
-AnswerAuditor::AnswerAuditor(Session& session, const gpu::Backend& backend, int quotes, int map, double time_share)
+AnswerAuditor::AnswerAuditor(Session& session, const gpu::Backend& backend, int quotes, int map)
     : quotes_(quotes), map_(map), places_(std::make_shared<Places>()) {
   AuditOptions options;
   options.rate = 0.2;
-  options.time_share = time_share;
   const bool wanted = quotes > 0 || map > 0;
+  options.time_share = wanted ? 1 : 0.3;  // few samples show few places
   auditor_ =
       std::make_shared<Auditor>(backend, options, [places = places_, wanted](StepSample& sample, gpu::Backend& host) {
         if (wanted) places->add(sample, host.threads());

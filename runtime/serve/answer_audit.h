@@ -51,11 +51,12 @@ std::vector<double> map_of(std::span<const double> mass, double total, int parts
 std::vector<Quote> heaviest_places(std::span<const double> ranks, std::span<const double> mass, double total,
                                    int count);
 
-// Measures samples of one session's steps, of one layer in five at most, and takes up to that share of the decoding
-// time for it. For one answer; the session must not outlive it as an observed one.
+// Measures samples of one session's steps, of one layer in five at most, and takes up to three tenths of the decoding
+// time for it, or as long as that where places are wanted. For one answer; the session must not outlive it as an
+// observed one.
 class AnswerAuditor {
  public:
-  AnswerAuditor(Session& session, const gpu::Backend& backend, int quotes, int map, double time_share = 0.3);
+  AnswerAuditor(Session& session, const gpu::Backend& backend, int quotes, int map);
   ~AnswerAuditor();
   AnswerAuditor(const AnswerAuditor&) = delete;
   AnswerAuditor& operator=(const AnswerAuditor&) = delete;
