@@ -8,7 +8,7 @@ namespace hayloft::cli {
 runtime::plan::Plan announce_session(const CLI::App& app, const Environment& environment,
                                      const std::optional<offload::Snapshot>& saved, PlannedRun& run) {
   if (saved) {
-    saved->require_model(runtime::identity_of(run.model, environment.model->config().rope_overrides));
+    saved->require_model(runtime::identity_of(run.model, environment.model->run_options()));
     check_kept_layout(app, run.session, runtime::as_read(*saved, run.session), saved->path().string());
     add_saved(environment, *saved, run);
   } else {

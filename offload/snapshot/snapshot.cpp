@@ -97,7 +97,7 @@ void Snapshot::require_model(const ModelIdentity& model) const {
   const auto hex = [](const ModelIdentity& of) { return fmt::format("{:02x}", fmt::join(of.fingerprint, "")); };
   fail(
       "{}: made with the model {} (fingerprint {}), not with {} ({}); open it with the model it was made with, and the "
-      "same --rope options",
+      "same --rope and --weights options",
       path().string(), own.name, hex(own), model.name, hex(model));
 }
 
@@ -164,8 +164,10 @@ std::optional<std::span<const std::byte>> Snapshot::attachment(std::string_view 
     const bool same = snapshot_checksum(bytes) == saved.checksum;
     mapping_->check();
     if (!same) {
-      fail("{}: damaged: the index '{}' does not match its checksum; make it again by hayloft index", path().string(),
-           name);
+      fail(
+          "{}: damaged: its part '{}' does not match its checksum; make an index again by hayloft index, anything else "
+          "by ingest",
+          path().string(), name);
     }
     return bytes;
   }

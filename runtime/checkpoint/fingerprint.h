@@ -13,7 +13,7 @@ namespace hayloft::runtime {
 // on what cannot be read.
 using Fingerprint = std::array<std::uint8_t, 16>;
 
-// run: what else it is computed with, as RopeOverrides::text().
+// run: what else it is computed with, as Model::run_options().
 Fingerprint fingerprint(const std::filesystem::path& model, std::string_view run = {});
 
 }  // namespace hayloft::runtime

@@ -70,14 +70,14 @@ IngestResult read_anew(const ModelSource& source, offload::Arena& arena, const s
 
 }  // namespace
 
-offload::ModelIdentity identity_of(const std::filesystem::path& model, std::string_view rope_overrides) {
+offload::ModelIdentity identity_of(const std::filesystem::path& model, std::string_view run) {
   std::string name = std::filesystem::weakly_canonical(model).string();
   if (name.size() > 255) name.erase(0, name.size() - 255);
-  return {fingerprint(model, rope_overrides), name};
+  return {fingerprint(model, run), name};
 }
 
 offload::ModelIdentity ModelSource::identity() const {
-  return identity_of(directory, model.config().rope_overrides);
+  return identity_of(directory, model.run_options());
 }
 
 offload::SnapshotDescription describe_context(const ModelSource& source, const SessionOptions& session,

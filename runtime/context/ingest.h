@@ -66,7 +66,7 @@ struct IngestResult {
 };
 
 // Identifies the model at that path, run with those RopeOverrides::text(). Throws Error on what cannot be read.
-offload::ModelIdentity identity_of(const std::filesystem::path& model, std::string_view rope_overrides = {});
+offload::ModelIdentity identity_of(const std::filesystem::path& model, std::string_view run = {});
 
 // A model, where it lies and what it is: what contexts are checked against.
 struct ModelSource {
@@ -118,7 +118,8 @@ void add_indices(const ModelSource& source, offload::Arena& arena, const std::fi
 // Throws Error naming the file when it is damaged.
 bool restore_index(Session& session, const offload::Snapshot& snapshot, const Method& method);
 
-// Returns what a context that was read sparsely has left out; empty where it has not, or where that is damaged.
+// Returns what a context that was read sparsely has left out; empty where nothing was read sparsely. Throws Error where
+// that is damaged.
 PrefillRead saved_prefill_read(const offload::Snapshot& snapshot);
 
 // `options` with what a saved context was read by so far, and so goes on: block size, columns, chunk and prefill.

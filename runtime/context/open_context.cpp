@@ -20,11 +20,12 @@ SessionOptions as_read(const offload::Snapshot& snapshot, SessionOptions options
 }
 
 PrefillRead saved_prefill_read(const offload::Snapshot& snapshot) {
+  const auto saved = snapshot.attachment(prefill_read_name);
+  if (!saved) return {};
   try {
-    const auto saved = snapshot.attachment(prefill_read_name);
-    return saved ? load_prefill_read(*saved) : PrefillRead{};
-  } catch (const Error&) {
-    return {};  // --verify says what is damaged
+    return load_prefill_read(*saved);
+  } catch (const Error& wrong) {
+    fail("{}: {}", snapshot.path().string(), wrong.what());
   }
 }
 
@@ -49,7 +50,11 @@ Session open_context(const ModelSource& source, offload::Arena& arena, const off
   if (read_by.kind == PrefillOptions::Kind::window || read_by.kind == PrefillOptions::Kind::topk) {
     session.set_context_read_by(prefill_label(read_by));
   }
-  session.set_prefill_read(saved_prefill_read(snapshot));
+  try {
+    session.set_prefill_read(saved_prefill_read(snapshot));
+  } catch (const Error&) {  // --verify says what is damaged
+    session.set_context_read_by(prefill_label(read_by) + ", of which nobody knows what it left out");
+  }
   if (method != nullptr && !method->state_key().empty()) {
     cluster::together(options.peers(), [&] {
       if (!restore_index(session, snapshot, *method)) session.attach_method(*method);

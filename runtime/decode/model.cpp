@@ -98,6 +98,7 @@ gpu::ScratchShape scratch_shape(const ModelConfig& config, int T) {
 Model::Model(Checkpoint& checkpoint, gpu::Backend& backend, WeightForm form, const RopeOverrides& rope,
              ExpertPlace experts)
     : config_(with_rope(checkpoint.config(), rope)),
+      form_(form),
       backend_(&backend),
       placement_(place_experts(checkpoint, config_, backend, form, experts)),
       near_(placement_.place == ExpertPlace::near ? gpu::make_cpu_backend(backend.threads()) : nullptr),
@@ -112,6 +113,12 @@ Model::Model(Checkpoint& checkpoint, gpu::Backend& backend, WeightForm form, con
 Model::Model(const std::filesystem::path& path, gpu::Backend& backend, WeightForm form, const RopeOverrides& rope,
              ExpertPlace experts)
     : Model(*Checkpoint::open(path), backend, form, rope, experts) {}
+
+std::string Model::run_options() const {
+  std::string options = config_.rope_overrides;
+  if (form_ != WeightForm::stored) options += fmt::format("{}--weights {}", options.empty() ? "" : " ", name(form_));
+  return options;
+}
 
 std::uint64_t Model::host_expert_bytes() const {
   return placement_.place == ExpertPlace::device ? 0 : weights_.mixture_bytes;

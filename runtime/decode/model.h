@@ -93,6 +93,9 @@ class Model {
   void expect_positions(std::int64_t positions);
 
   const ModelConfig& config() const { return config_; }
+  // Returns what it computes with besides its files, as options: RoPE that was overridden, and the form of its weights.
+  // What another one of these has read is not to be gone on with.
+  std::string run_options() const;
   gpu::Backend& backend() const { return *backend_; }
   std::uint64_t weight_bytes() const { return weights_.bytes; }
   const ExpertPlacement& expert_placement() const { return placement_; }
@@ -227,6 +230,7 @@ class Model {
   void add_residual(float* hidden, const float* norm, const Activations& act, int rows) const;
 
   ModelConfig config_;
+  WeightForm form_;
   gpu::Backend* backend_;
   ExpertPlacement placement_;
   std::unique_ptr<gpu::Backend> near_;  // that multiplies experts where they are near the processor

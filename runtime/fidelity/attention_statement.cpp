@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "offload/text/json_text.h"
 
@@ -47,8 +48,14 @@ void AttentionStatement::add(const AttentionStatement& other) {
   }
   samples += other.samples;
   predicted += other.predicted;
-  if (prompt.empty()) prompt = other.prompt;
+  add_reading(other.prompt);
   int8_products = int8_products || other.int8_products;
+}
+
+void AttentionStatement::add_reading(const std::string& way) {
+  constexpr std::string_view sparse = "sparse: ";  // with figures, which differ from one question to the next
+  if (way.empty() || prompt.find(way.starts_with(sparse) ? sparse : way) != std::string::npos) return;
+  prompt += (prompt.empty() ? "" : ", and by ") + way;
 }
 
 bool AttentionStatement::exact() const {

@@ -18,7 +18,8 @@ struct AttentionStatement {
   std::map<std::string, std::int64_t> methods;  // steps x global layers by method
   double attended = 0;                          // shares of the positions, summed over the steps
   std::int64_t steps = 0;
-  std::string prompt;          // how a prompt was read that was not read exactly, as prefill_label(); else empty
+  // How what was not read exactly was read, as prefill_label(), a saved context's way first; empty where all was.
+  std::string prompt;
   bool int8_products = false;  // quantised weights met inputs rounded to 8 bits, in the prompt or since
   bool over_ranks = false;     // nobody counts the positions of all: `dense` alone is exact
   std::optional<double> mass;  // the share of the attention mass caught, where that was measured
@@ -28,6 +29,7 @@ struct AttentionStatement {
 
   void add(const Session& session);  // the steps of a session, once
   void add(const AttentionStatement& other);
+  void add_reading(const std::string& way);  // to `prompt`, unless it is there
 
   bool exact() const;           // true also where there were no steps
   bool attends_to_all() const;  // likewise, however inputs were rounded

@@ -9,12 +9,12 @@ void AttentionStatement::add(const Session& session) {
   attended += session.attended_share() * static_cast<double>(session.steps());
   steps += session.steps();
   predicted += session.predicted_error();
+  add_reading(session.context_read_by());
+  if (left_out(session.prefill_read())) add_reading("sparse: " + prefill_read_line(session.prefill_read()));
   const PrefillOptions& prefill = session.prefill_options();
   if (prefill.kind != PrefillOptions::Kind::exact && prefill.kind != PrefillOptions::Kind::sparse) {
-    prompt = prefill_label(prefill);
+    add_reading(prefill_label(prefill));
   }
-  if (!session.context_read_by().empty()) prompt = session.context_read_by();
-  if (left_out(session.prefill_read())) prompt = "sparse: " + prefill_read_line(session.prefill_read());
   int8_products = int8_products || session.products() == gpu::Products::int8;
   over_ranks = over_ranks || session.over_ranks();
 }

@@ -99,7 +99,7 @@ TEST_F(PromptTest, BeginsWithBosOnce) {
   EXPECT_EQ(ingested(" hay hay"), ingested(bos + " hay hay"));
 }
 
-TEST_F(PromptTest, RopeOptionsBelongToTheContextThatIsReadWithThem) {
+TEST_F(PromptTest, RopeAndWeightsBelongToTheContextThatIsReadWithThem) {
   const std::string text = folder_.write("hay.txt", words(100));
   const std::string model = made_for(64);
   const std::string context = at("hay.hay");
@@ -109,7 +109,13 @@ TEST_F(PromptTest, RopeOptionsBelongToTheContextThatIsReadWithThem) {
     return run_program({"ask", context, "-p", "hay", "-n", "1", "--rope-freq-base", base});
   };
   EXPECT_EQ(ask("5000").exit_code, 0);
-  EXPECT_NE(ask("6000").err.find("the same --rope options"), std::string::npos);
+  EXPECT_NE(ask("6000").err.find("the same --rope and --weights options"), std::string::npos);
+
+  const std::string rounded = at("rounded.hay");
+  ASSERT_EQ(run_program({"ingest", "-m", model, "-f", text, "--save", rounded, "--weights", "q8"}).exit_code, 0);
+  EXPECT_EQ(run_program({"ask", rounded, "-p", "hay", "-n", "1", "--weights", "q8"}).exit_code, 0);
+  EXPECT_NE(run_program({"ask", rounded, "-p", "hay", "-n", "1"}).err.find("the same --rope and --weights options"),
+            std::string::npos);
 
   const Outcome stretched = run_program(
       {"generate", "-m", model, "-p", words(200), "-n", "1", "--rope-scaling", "yarn", "--rope-scale", "4"});

@@ -66,11 +66,17 @@ class InspectCommand : public Command {
     if (const auto recall = runtime::saved_column_recall(snapshot)) {
       report["column_choice"] = runtime::column_recall_json(*recall);
     }
-    const runtime::PrefillRead read = runtime::saved_prefill_read(snapshot);
-    const std::string read_so = runtime::prefill_read_line(read);
+    runtime::PrefillRead read;
+    std::string read_so;
+    try {
+      read = runtime::saved_prefill_read(snapshot);
+      read_so = runtime::prefill_read_line(read);
+    } catch (const Error& damaged) {
+      read_so = damaged.what();
+    }
     if (!read_so.empty()) {
       report["read_sparsely"] = read_so;
-      report["read_sparsely_by_layer"] = runtime::prefill_read_json(read);
+      if (!read.empty()) report["read_sparsely_by_layer"] = runtime::prefill_read_json(read);
     }
     if (verify_) {
       snapshot.verify(progress("verify"));
@@ -85,7 +91,7 @@ class InspectCommand : public Command {
       print(fmt::format("{:18} {}\n", name, visible(text, Lines::joined)));
     }
     if (const auto recall = runtime::saved_column_recall(snapshot)) print(runtime::column_recall_table(*recall));
-    if (!read_so.empty()) print(runtime::prefill_read_table(read));
+    if (!read.empty()) print(runtime::prefill_read_table(read));
   }
 
  private:

@@ -210,7 +210,7 @@ void agree_on_rates(std::span<runtime::MethodOptions> methods, const Environment
 std::string weights_digest(const Environment& environment, const std::filesystem::path& model) {
   if (!over_ranks()) return {};
   const runtime::ExpertPlacement experts = environment.model->expert_placement();
-  const runtime::Fingerprint print = runtime::fingerprint(model, environment.model->config().rope_overrides);
+  const runtime::Fingerprint print = runtime::fingerprint(model, environment.model->run_options());
   return fmt::format("{:02x} {}{}", fmt::join(print, ""), runtime::name(environment.weights),
                      experts.place == runtime::ExpertPlace::device
                          ? ""

@@ -1,7 +1,11 @@
+#include <fstream>
+#include <iterator>
+
 #include "runtime/decode/prefill_read.h"
 #include "runtime/fidelity/attention_statement.h"
 #include "tests/runtime/context/ingest_fixture.h"
 #include "tests/support/hybrid_model.h"
+#include "tests/support/refusal.h"
 
 // Contexts that are read sparsely: the same however the reading was cut, and they keep what they have left out.
 namespace hayloft::runtime {
@@ -66,6 +70,48 @@ TEST_F(SparseIngestTest, NorBehindOneThatWasReadByAWindowThoughTheQuestionIsRead
   said.add(asked);
   EXPECT_FALSE(said.exact());
   EXPECT_NE(said.text().find("the prompt was read by window w=64 s=4"), std::string::npos) << said.text();
+}
+
+TEST_F(SparseIngestTest, BothWaysOfReadingAreSaidWhereTwoWereUsed) {
+  options.session.prefill = {.kind = PrefillOptions::Kind::window, .window = 64, .sinks = 4};
+  const std::filesystem::path path = folder.path() / "window.hay";
+  ingest(source, arena, text, path, options);
+  SessionOptions reading;
+  reading.chunk_tokens = 256;
+  reading.prefill = {.kind = PrefillOptions::Kind::sparse, .sparse = {.density = 0.2}};
+  Session asked = open_context(source, arena, offload::Snapshot::open(path), reading).fork();
+  const std::vector<std::int32_t> prompt = tokenizer.encode(text, false);
+  asked.append(prompt);
+  asked.step(7);
+  AttentionStatement said;
+  said.add(asked);
+  EXPECT_NE(said.text().find("read by window w=64 s=4, and by sparse: "), std::string::npos) << said.text();
+  said.add(asked);
+  EXPECT_EQ(said.text().find("sparse: "), said.text().rfind("sparse: ")) << said.text();
+}
+
+TEST_F(SparseIngestTest, WhatItLeftOutIsNotKnownWhereThatIsDamaged) {
+  const std::filesystem::path path = folder.path() / "damaged.hay";
+  ingest(source, arena, text, path, options);
+  std::string image;
+  {
+    const offload::Snapshot snapshot = offload::Snapshot::open(path);
+    const auto figures = snapshot.attachment(prefill_read_name);
+    const std::string bytes(reinterpret_cast<const char*>(figures->data()), figures->size());
+    std::ifstream file(path, std::ios::binary);
+    image.assign(std::istreambuf_iterator<char>(file), {});
+    image[image.rfind(bytes) + bytes.size() / 2] ^= 1;
+  }
+  std::ofstream(path, std::ios::binary) << image;
+  Session asked = open_context(source, arena, offload::Snapshot::open(path), {}).fork();
+  asked.step(7);
+  AttentionStatement said;
+  said.add(asked);
+  EXPECT_FALSE(said.exact());
+  EXPECT_NE(said.text().find("sparse density=20%, of which nobody knows what it left out"), std::string::npos)
+      << said.text();
+  EXPECT_TRUE(test::refuses([&] { append_to(source, arena, " More of it.", path, options); },
+                            {"damaged.hay", std::string(prefill_read_name)}));
 }
 
 }  // namespace
