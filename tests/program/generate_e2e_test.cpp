@@ -135,6 +135,28 @@ TEST_F(ProgramTest, PrefillIsChosenAndRefusedByItsOptions) {
   EXPECT_TRUE(refused_with(generate({"--prefill-k", "0%"}), 2, {"--prefill-k 0%"}));
 }
 
+TEST_F(ProgramTest, OptionsThatThePrefillDoesNotUseAreSaid) {
+  const std::string model = make_model("llama");
+  const auto notes = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"generate", "-m", model, "-p", "the hay the hay", "-n", "2"});
+    const Outcome outcome = run_program(more);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    std::string found;
+    for (std::size_t at = 0; (at = outcome.err.find("note: --prefill-", at)) != std::string::npos; ++at) {
+      found += outcome.err.substr(at, outcome.err.find('\n', at) - at) + '\n';
+    }
+    return found;
+  };
+  EXPECT_EQ(notes({"--prefill-window", "64"}),
+            "note: --prefill-window has no effect: not used by --prefill exact, but by window, topk\n");
+  EXPECT_EQ(notes({"--prefill", "window", "--prefill-k", "64", "--prefill-window", "64"}),
+            "note: --prefill-k has no effect: not used by --prefill window, but by topk\n");
+  EXPECT_EQ(notes({"--prefill", "topk", "--prefill-sinks", "9", "--prefill-k", "64"}),
+            "note: --prefill-sinks has no effect: not used by --prefill topk, but by window\n");
+  EXPECT_NE(notes({"--prefill", "sparse", "--prefill-window", "64"}).find("not used by --prefill sparse"),
+            std::string::npos);
+}
+
 TEST_F(ProgramTest, ModelsThatCannotBeReadAreRefused) {
   const auto generate = [&](const fs::path& model) {
     return run_program({"generate", "-m", model, "-p", "the hay", "-n", "2"});

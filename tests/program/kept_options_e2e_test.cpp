@@ -50,6 +50,9 @@ TEST_F(KeptOptions, TheOptionsOfThePrefillThatStaysAreCompared) {
   EXPECT_TRUE(refused_with(run_program(append({"--prefill-window", "48"})), 1, {"--prefill-window 48", "with 32"}));
   EXPECT_TRUE(refused_with(run_program(append({"--prefill-sinks", "3"})), 1, {"--prefill-sinks 3", "with 2"}));
   EXPECT_TRUE(refused_with(run_program(append({"--prefill", "exact"})), 1, {"--prefill exact", "with window"}));
+  EXPECT_NE(run_program(append({"--prefill-k", "7", "--prefill-window", "32"}))
+                .err.find("note: --prefill-k has no effect: not used by --prefill window, but by topk\n"),
+            std::string::npos);
   EXPECT_EQ(run_program(append({})).exit_code, 0) << "nothing asked for, so the window stays";
 }
 

@@ -94,6 +94,7 @@ class EvalCommand : public Command {
     options_.methods = attention_.methods(options_.session.cache.columns);
     options_.session.cache.block_tokens = machine_.block_tokens;
     check_prefills();
+    note_unused_prefill(*app_, options_.prefills);
     tasks_.check(model_.empty());
     std::sort(ctx_sizes_.begin(), ctx_sizes_.end());
     ctx_sizes_.erase(std::unique(ctx_sizes_.begin(), ctx_sizes_.end()), ctx_sizes_.end());

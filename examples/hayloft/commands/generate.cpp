@@ -90,6 +90,7 @@ class GenerateCommand : public Command {
     method_ = attention_.one_method("generate", session_.cache.columns);
     drafts_ = exact_.drafts(*app_, method_);
     session_.cache.block_tokens = machine_.block_tokens;
+    note_unused_prefill(*app_, {&session_.prefill, 1});
     audit_.check();
     runtime::Sampler sampler(sampling_);  // names the option that is out of range
   }

@@ -77,6 +77,7 @@ class NeedleCommand : public Command {
     options_.methods = attention_.methods(options_.session.cache.columns);
     options_.haystack = haystack_;
     options_.session.cache.block_tokens = machine_.block_tokens;
+    note_unused_prefill(*app_, {&options_.session.prefill, 1});
     if (!plot_.empty()) runtime::eval::check_picture(plot_);
   }
 

@@ -47,7 +47,7 @@ constexpr int misfit_exit = 3;
 
 class PlanCommand : public Command {
  public:
-  explicit PlanCommand(CLI::App& app) {
+  explicit PlanCommand(CLI::App& app) : app_(app) {
     app.footer(plan_examples);
     add_model_option(app, model_, "");
     add_rope_options(app, rope_);
@@ -121,6 +121,7 @@ class PlanCommand : public Command {
     request_.methods = attention_.methods(request_.session.cache.columns);
     request_.experts = machine_.experts;
     request_.session.cache.block_tokens = machine_.block_tokens;
+    note_unused_prefill(app_, {&request_.session.prefill, 1});
     if (ranks_ > most_ranks) fail("--ranks {}: at most {}", ranks_, most_ranks);
     request_.session.cache.shard.ranks = ranks_;
     if (request_.network && ranks_ == 1) fail("--network is between ranks; say how many by --ranks");
@@ -330,6 +331,7 @@ class PlanCommand : public Command {
   static constexpr int most_ranks = 4096;
   static constexpr std::uint64_t kept_by_others = std::uint64_t{1} << 29;  // of a named card's memory
 
+  const CLI::App& app_;
   std::string model_;
   std::string json_;
   int ranks_ = 1;

@@ -120,6 +120,7 @@ class ServeCommand : public Command {
     engine_.drafts = exact_.drafts(*app_, method_);
     copies_ = !engine_.drafts && method_.name == "dense" && app_->count("--draft") == 0;
     engine_.session.cache.block_tokens = machine_.block_tokens;
+    note_unused_prefill(*app_, {&engine_.session.prefill, 1});
     runtime::Sampler sampler(sampling_);  // names the option that is out of range
     std::error_code error;
     if (!contexts_.empty() && !std::filesystem::is_directory(contexts_, error)) {

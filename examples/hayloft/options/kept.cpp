@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "examples/hayloft/options/session.h"
 #include "examples/hayloft/process/messages.h"
 #include "offload/error.h"
 #include "offload/store/layout.h"
@@ -36,6 +37,7 @@ void check_kept_options(const CLI::App& app, const runtime::SessionOptions& aske
   const runtime::PrefillOptions& now = asked.prefill;
   const runtime::PrefillOptions& then = kept.prefill;
   require_same<std::string>(app, "--prefill", name(now.kind), name(then.kind), file);
+  note_unused_prefill(app, {&then, 1});
   if (then.kind == Kind::sparse) {
     require_same<std::string>(app, "--prefill", prefill_label(now), prefill_label(then), file);
     return check_kept_layout(app, asked, kept, file);

@@ -10,6 +10,7 @@
 
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/values.h"
+#include "examples/hayloft/process/messages.h"
 #include "offload/error.h"
 #include "offload/text/list.h"
 
@@ -184,6 +185,24 @@ void add_prefill_options(CLI::App& app, runtime::SessionOptions& options, std::v
       ->default_str("2048");
   common(app, Section::prefill, {"--prefill"});
   advanced(app, Section::prefill, {"--prefill-window", "--prefill-sinks", "--prefill-k", "--prefill-order", "--batch"});
+}
+
+void note_unused_prefill(const CLI::App& app, std::span<const runtime::PrefillOptions> ways) {
+  using Kind = runtime::PrefillOptions::Kind;
+  const auto note_unless_used = [&](const char* option, std::initializer_list<Kind> users) {
+    if (app.get_option(option)->count() == 0) return;
+    std::vector<std::string> names, by;
+    for (const runtime::PrefillOptions& way : ways) {
+      if (std::ranges::find(users, way.kind) != users.end()) return;
+      names.emplace_back(runtime::name(way.kind));
+    }
+    for (const Kind user : users) by.emplace_back(runtime::name(user));
+    note("note: {} has no effect: not used by --prefill {}, but by {}\n", option, fmt::join(names, ","),
+         fmt::join(by, ", "));
+  };
+  note_unless_used("--prefill-window", {Kind::window, Kind::topk});
+  note_unless_used("--prefill-sinks", {Kind::window});
+  note_unless_used("--prefill-k", {Kind::topk});
 }
 
 void add_predict_option(CLI::App& app, int& tokens) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <span>
 #include <string>
 
 #include "runtime/decode/sampler.h"
@@ -14,6 +15,8 @@ void add_sampling_options(CLI::App& app, runtime::SamplerOptions& options);
 // is said of all is in the options.
 void add_prefill_options(CLI::App& app, runtime::SessionOptions& options,
                          std::vector<runtime::PrefillOptions>* ways = nullptr);
+// Says which of the options given none of these ways of reading uses.
+void note_unused_prefill(const CLI::App& app, std::span<const runtime::PrefillOptions> ways);
 
 // -n,--n-predict; `tokens` holds the default.
 void add_predict_option(CLI::App& app, int& tokens);
