@@ -85,8 +85,24 @@ std::vector<std::int32_t> read_eos(const JsonFields& fields) {
   return tokens;
 }
 
+// Refuses what would change nothing, or stretch by no factor. `scaling` is what comes of model and overrides.
+void refuse_inert(const RopeOverrides& overrides, RopeScaling scaling, bool models_own) {
+  if (overrides.scaling == RopeScaling::none && overrides.factor > 0) {
+    fail("--rope-scale {}: --rope-scaling none does not stretch; leave one of them out", overrides.factor);
+  }
+  if (overrides.scaling && scaling != RopeScaling::none && overrides.factor == 0 && !models_own) {
+    fail("--rope-scaling {}: say by --rope-scale how much it stretches; the model says no factor for it",
+         scaling == RopeScaling::linear ? "linear" : "yarn");
+  }
+  if (overrides.original_positions > 0 && (scaling == RopeScaling::none || scaling == RopeScaling::linear)) {
+    fail("--yarn-orig-ctx {}: belongs to yarn, and RoPE is {}; leave it out, or add --rope-scaling yarn",
+         overrides.original_positions, scaling == RopeScaling::none ? "not stretched" : "stretched linearly");
+  }
+}
+
 void override_rope(const RopeOverrides& overrides, ModelConfig& config) {
   RopeParameters& rope = config.global_rope;
+  const bool models_own = overrides.scaling == rope.scaling;
   if (overrides.base > 0) rope.base = overrides.base;
   if (overrides.scaling) {
     if (*overrides.scaling != rope.scaling) {  // what the model itself says of another way does not apply
@@ -99,6 +115,7 @@ void override_rope(const RopeOverrides& overrides, ModelConfig& config) {
   } else if (overrides.factor > 0 && rope.scaling == RopeScaling::none) {
     rope.scaling = RopeScaling::linear;
   }
+  refuse_inert(overrides, rope.scaling, models_own);
   if (overrides.original_positions > 0) rope.original_positions = overrides.original_positions;
   if (overrides.factor > 0) rope.factor = overrides.factor;
   if (rope.scaling == RopeScaling::yarn && rope.original_positions < 1) {

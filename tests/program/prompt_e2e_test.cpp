@@ -122,6 +122,8 @@ TEST_F(PromptTest, RopeAndWeightsBelongToTheContextThatIsReadWithThem) {
   EXPECT_TRUE(notes_length(stretched, false));
   EXPECT_TRUE(test::refused_with(run_program({"generate", "-m", model, "-p", "hay", "--rope-scaling", "tower"}), 2,
                                  {"--rope-scaling", "none|linear|yarn"}));
+  EXPECT_TRUE(test::refused_with(run_program({"ask", context, "-p", "hay", "--yarn-orig-ctx", "64"}), 1,
+                                 {"--yarn-orig-ctx 64", "--rope-scaling yarn"}));
 }
 
 }  // namespace
