@@ -65,6 +65,16 @@ TEST_F(ExactProgramTest, WhatContradictsItIsRefusedInALine) {
   }
 }
 
+TEST_F(ExactProgramTest, OptionsOfAttentionAreSaidToHaveNoEffect) {
+  make_model();
+  const Outcome outcome = run_program(generate({"--exact", "--attn-k", "64", "--attn-r", "4"}));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.err.find("note: --attn-k has no effect: not used by --exact"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("note: --attn-r has no effect"), std::string::npos) << outcome.err;
+  const Outcome dense = run_program(generate({"--exact", "--attn", "dense", "--attn-k", "64"}));
+  EXPECT_EQ(dense.err.find("--attn-k"), dense.err.rfind("--attn-k")) << "once: " << dense.err;
+}
+
 TEST_F(ExactProgramTest, QuestionsToASavedContextAreAnsweredAsByDense) {
   make_model();
   write(folder_ / "text.txt", text_);
@@ -82,6 +92,11 @@ TEST_F(ExactProgramTest, QuestionsToASavedContextAreAnsweredAsByDense) {
     arguments.insert(arguments.end(), {"-n", "30"});
     std::vector<std::string> exact = arguments, dense = arguments;
     exact.insert(exact.end(), {"--exact", "--draft", "lookup,self:sparq:r=4:k=64"});
+    if (std::string(command) == "ask") {
+      std::vector<std::string> quoted = exact;
+      quoted.emplace_back("--quotes");
+      EXPECT_TRUE(refused_with(run_program(quoted), 2, {"--quotes", "--exact", "--attn dense"}));
+    }
     dense.insert(dense.end(), {"--attn", "dense"});
     const Outcome expected = run_program(dense), outcome = run_program(exact);
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;

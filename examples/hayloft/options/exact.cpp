@@ -2,7 +2,9 @@
 
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/values.h"
+#include "examples/hayloft/process/messages.h"
 #include "offload/error.h"
+#include "runtime/attention/method_option_table.h"
 
 namespace hayloft::cli {
 
@@ -31,10 +33,24 @@ std::optional<runtime::DraftOptions> ExactChoices::drafts(const CLI::App& app, r
     fail("--exact attends to everything, and --attn {} does not; leave --attn out, or draft by it: --draft self:{}",
          method.name, method.name);
   }
+  for (const char* option : {"--quotes", "--plot"}) {
+    const CLI::Option* const given = app.get_option_no_throw(option);
+    if (given != nullptr && given->count() > 0) {
+      fail("{}: measures steps of one token each, which --exact does not take; use --attn dense, with the same text",
+           option);
+    }
+  }
   for (const char* option : {"--audit", "--audit-json", "--attention-stats", "--fidelity"}) {
     const CLI::Option* const given = app.get_option_no_throw(option);  // not every command has them
     if (given != nullptr && given->count() > 0) {
       fail("{}: answers of --exact are exact, and there is nothing to measure; leave it out", option);
+    }
+  }
+  if (method.name != "dense") {  // which has said what it does not use
+    for (const runtime::MethodOption& option : runtime::method_option_table()) {
+      if (app.count(runtime::flag(option)) == 0) continue;
+      note("note: {} has no effect: not used by --exact; drafts have options of their own, as in self:sparq:k=64\n",
+           runtime::flag(option));
     }
   }
   method = runtime::MethodOptions();
