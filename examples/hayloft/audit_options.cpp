@@ -124,21 +124,26 @@ void WatchedMethod::decoded(const runtime::Session& session) {
 
 runtime::AttentionStatement WatchedMethod::statement() const {
   runtime::AttentionStatement statement = statement_;
-  statement.measurable = !fidelity_;
-  if (!fidelity_) return statement;
-  const runtime::RunningStats measured = fidelity_->report().measured;
-  if (measured.count > 0) statement.mass = measured.mean();
-  statement.samples = measured.count;
+  statement.measurable = !fidelity_ && !auditor_;
+  const runtime::AuditReport audited = auditor_ ? auditor_->report() : runtime::AuditReport();
+  const runtime::RunningStats kept = fidelity_ ? fidelity_->report().measured : runtime::RunningStats();
+  if (audited.measured > 0) {
+    statement.mass = audited.mass();
+    statement.samples = audited.measured;
+  } else if (kept.count > 0) {
+    statement.mass = kept.mean();
+    statement.samples = kept.count;
+  }
   return statement;
 }
 
 void WatchedMethod::finish() {
+  if (auditor_) auditor_->finish();
   if (stats_) write_attention_stats(*stats_, choices_.stats);
   if (statement_.steps > 0) note("attention: {}\n", statement().text(verbose_));
   TextOutput(choices_.run).write(runtime::statement_json(statement()));
   if (fidelity_ && (verbose_ || choices_.fidelity)) note("{}\n", runtime::fidelity_line(fidelity_->report()));
   if (!auditor_) return;
-  auditor_->finish();
   runtime::AuditReport report = auditor_->report();
   report.methods = statement_.methods;
   if (fidelity_) report.kept = fidelity_->report();

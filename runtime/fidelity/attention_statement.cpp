@@ -92,7 +92,7 @@ std::string AttentionStatement::text(bool named) const {
   if (mass) {
     line += fmt::format("; {:.1f}% of the attention mass caught in {} sampled steps of single layers", *mass * 100,
                         samples);
-  } else if (measurable) {
+  } else if (measurable && share() <= every_position) {
     line += "; --audit measures what that catches";
   }
   return line + read;

@@ -66,6 +66,12 @@ void AuditReport::add(const StepFidelity& fidelity) {
   ++measured;
 }
 
+double AuditReport::mass() const {
+  RunningStats heads;
+  for (const Head& head : heads_of(*this)) heads.add(head.cell->mass.mean());
+  return heads.mean();
+}
+
 double AuditReport::cost() const {
   return decode_seconds > 0 ? (copy_seconds + measure_seconds) / decode_seconds : 0;
 }

@@ -38,6 +38,7 @@ struct AuditReport {
   std::optional<FidelityReport> kept;           // of a run that was to keep a fidelity
 
   void add(const StepFidelity& fidelity);
+  double mass() const;  // the mean over the heads; 0 where nothing was measured
   double cost() const;  // the share of the decoding time that the audit took, if all of it came out of that time
 };
 

@@ -159,6 +159,14 @@ TEST_F(AuditProgram, JsonSaysWhetherTheAnswerWasExact) {
   auto json = nlohmann::json::parse(contents(file));
   EXPECT_EQ(json["exact"], false);
   EXPECT_EQ(json["attention"].get<std::string>().rfind("approximate: ", 0), 0u) << json["attention"];
+  EXPECT_TRUE(json["mass"].is_null());
+  const Outcome audited = generate({"--json", file, "--audit=100%", "--audit-json", folder_ / "audit.json"});
+  json = nlohmann::json::parse(contents(file));
+  EXPECT_EQ(json["samples"], nlohmann::json::parse(contents(folder_ / "audit.json"))["measured"]);
+  EXPECT_GT(json["mass"], 0.0);
+  EXPECT_LT(json["mass"], 1.0);
+  EXPECT_EQ(audited.err.find("--audit measures"), std::string::npos) << audited.err;
+  EXPECT_NE(audited.err.find("% of the attention mass caught in "), std::string::npos) << audited.err;
   ASSERT_EQ(generate({"--json", file}, "dense").exit_code, 0);
   json = nlohmann::json::parse(contents(file));
   EXPECT_EQ(json["exact"], true);

@@ -55,6 +55,8 @@ TEST(AttentionStatement, NothingIsExactBehindAPromptThatWasNotReadExactly) {
   EXPECT_FALSE(statement.exact());
   EXPECT_EQ(statement.text().rfind("approximate: 100.0% of the positions", 0), 0u) << statement.text();
   EXPECT_NE(statement.text().find("; the prompt was read by window w=4096 s=4"), std::string::npos);
+  statement.measurable = true;
+  EXPECT_EQ(statement.text().find("--audit"), std::string::npos) << "its own steps attended to all";
 }
 
 TEST(AttentionStatement, NothingIsExactOfInputsRoundedTo8Bits) {

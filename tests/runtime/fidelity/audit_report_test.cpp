@@ -60,6 +60,8 @@ TEST(AuditReport, SaysInItsSummaryHowMuchWasSampledAndWhatWasCaught) {
             std::string::npos)
       << summary;
   EXPECT_EQ(std::count(summary.begin(), summary.end(), '\n'), 2) << summary;
+  EXPECT_DOUBLE_EQ(report().mass(), 0.91375);
+  EXPECT_EQ(AuditReport().mass(), 0);
 }
 
 TEST(AuditReport, HasALinePerHeadAndNoMoreThanTenOfThem) {
