@@ -27,13 +27,16 @@ std::string row_key(const std::string& task, std::int64_t ctx_size, int sample, 
   return fmt::format("{} {} {} {} {}", task, ctx_size, sample, prefill, method_key(attn));
 }
 
-// Says where two recipes differ, "seed 1 (here 2)".
+// Says where two recipes differ, "seed 1 (here 2)". What one of them leaves out has its default there.
 std::string difference(const json& there, const json& here) {
   std::string text;
-  for (const auto& [field, value] : here.items()) {
-    const json other = there.is_object() && there.contains(field) ? there[field] : json();
-    if (other != value)
-      text += fmt::format("{}{} {} (here {})", text.empty() ? "" : ", ", field, other.dump(), value.dump());
+  const auto shown = [](const json& value) -> std::string { return value.is_null() ? "default" : value.dump(); };
+  json fields = here;
+  if (there.is_object()) fields.update(there);
+  for (const auto& [field, value] : fields.items()) {
+    const json theirs = there.is_object() ? there.value(field, json()) : json(), ours = here.value(field, json());
+    if (theirs != ours)
+      text += fmt::format("{}{} {} (here {})", text.empty() ? "" : ", ", field, shown(theirs), shown(ours));
   }
   return text;
 }

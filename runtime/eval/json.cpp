@@ -132,6 +132,7 @@ std::string recipe_json(const EvalRecipe& recipe) {
   object["text"] = recipe.text;
   object["jsonl"] = recipe.prepared;
   object["prefill"] = recipe.prefill;
+  if (recipe.weights != "stored") object["weights"] = recipe.weights;
   if (recipe.products != gpu::Products::exact) object["products"] = gpu::name(recipe.products);
   object["chunk_tokens"] = recipe.chunk_tokens;
   object["block_tokens"] = recipe.block_tokens > 0 ? ordered_json(recipe.block_tokens) : ordered_json("by length");

@@ -26,6 +26,7 @@ struct EvalRecipe {
   std::string haystack, squad, hotpotqa, triviaqa, cnn_dailymail, text;  // digests of what was read; empty: nothing
   std::vector<std::string> prepared;                                     // likewise, of the files of --jsonl
   std::string prefill;
+  std::string weights = "stored";  // their form, as --weights takes it
   gpu::Products products = gpu::Products::exact;
   int chunk_tokens = 0;
   int block_tokens = 0;  // 0: block_tokens_for() each length

@@ -92,6 +92,9 @@ TEST_F(EvalProgram, GoesOnWhereItWasStoppedAndTellsTheSame) {
   std::vector<std::string> other = arguments;
   other.insert(other.end(), {"--seed", "7"});
   EXPECT_TRUE(refused_with(eval(other), 1, {"rows.jsonl", "another recipe", "seed 42 (here 7)"}));
+  other = arguments;
+  other.insert(other.end(), {"--weights", "q8"});
+  EXPECT_TRUE(refused_with(eval(other), 1, {"rows.jsonl", "another recipe", "weights default (here \"q8\")"}));
   EXPECT_EQ(contents(at("rows.jsonl")), again);
 }
 

@@ -204,6 +204,7 @@ class EvalCommand : public Command {
     recipe.ranks = rank_count();
     tasks_.enter(recipe, options_.samples);
     for (const runtime::PrefillOptions& prefill : options_.prefills) {
+    recipe.weights = runtime::name(environment.weights);
       recipe.prefill += (recipe.prefill.empty() ? "" : ", ") + runtime::prefill_label(prefill);
     }
     recipe.products = environment.backend->products();

@@ -130,6 +130,19 @@ TEST_F(EvalFileTest, HowManyNeedlesShareAContextIsPartOfTheRecipe) {
 TEST_F(EvalFileTest, AFileOfAnotherKindIsRefusedAndStays) {
   for (const char* text : {"a precious diary\n", "a precious diary", "{\"schema\":\"other/1\"}\n", "[1]\n"}) {
     write(text);
+TEST_F(EvalFileTest, WeightsOfAnotherFormAreAnotherRecipeWhicheverWasWrittenFirst) {
+  const std::string stored = recipe_json(recipe);
+  EXPECT_EQ(stored.find("weights"), std::string::npos) << "files of before it was noted stay readable";
+  { const EvalFile file(path, recipe); }
+  recipe.weights = "q4";
+  EXPECT_TRUE(refuses([&] { EvalFile(path, recipe); }, {"another recipe", "weights default (here \"q4\")"}));
+
+  path = folder / "q4.jsonl";
+  { const EvalFile file(path, recipe); }
+  recipe.weights = "stored";
+  EXPECT_TRUE(refuses([&] { EvalFile(path, recipe); }, {"another recipe", "weights \"q4\" (here default)"}));
+}
+
     EXPECT_TRUE(refuses([&] { EvalFile(path, recipe); }, {"rows.jsonl", "no file of hayloft eval"})) << text;
     EXPECT_EQ(contents(), text);
   }
