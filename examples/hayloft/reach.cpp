@@ -3,14 +3,8 @@
 #include <fmt/format.h>
 
 #include "examples/hayloft/process/messages.h"
-#include "runtime/eval/reach.h"
 
 namespace hayloft::cli {
-
-void warn_of_reach(const std::vector<runtime::eval::EvalRow>& rows, bool tables_on_stderr) {
-  if (tables_on_stderr) return;
-  write_message(runtime::eval::reach_notes(runtime::eval::group_rows(rows, false)));
-}
 
 void note_reach(const runtime::Session& session, const runtime::MethodOptions& method) {
   constexpr double everything = 1 - 1e-9;  // but for rounding

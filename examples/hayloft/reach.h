@@ -4,15 +4,10 @@
 #include <vector>
 
 #include "runtime/decode/session.h"
-#include "runtime/eval/eval.h"
 
 // Says what a user is told when a method that is meant to select attended to everything, so that its result says
 // nothing of how it selects.
 namespace hayloft::cli {
-
-// Says on standard error which methods attended to most of their context, unless the tables, which say so too, went
-// there.
-void warn_of_reach(const std::vector<runtime::eval::EvalRow>& rows, bool tables_on_stderr);
 
 // Says on standard error that the steps of the session, by `method`, attended to the whole context, why, and what
 // leaves the method something to select. Says nothing where they did not, or where the method is dense attention.

@@ -127,6 +127,8 @@ class Run {
       row.depth = sample.depth;
       row.block_tokens = reading.session.cache.block_tokens;
       row.prefill = reading.prefill;
+      row.read_whole =
+          reading.session.prefill.kind == PrefillOptions::Kind::sparse && !left_out(asked.read.prefill_read());
       row.attn = method->options();
       row.products = model_.backend().products();
       row.measure = task_.measure();

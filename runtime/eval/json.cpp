@@ -177,6 +177,7 @@ std::string eval_row_json(const EvalRow& row, const std::string& recipe) {
   if (row.depth) object["depth"] = *row.depth;
   object["block_tokens"] = row.block_tokens;
   object["prefill"] = row.prefill;
+  if (row.read_whole) object["read_whole"] = true;
   object["attn"] = method_label(row.attn);
   object["method"] = method_json(row.attn);
   object["k"] = row.k;
@@ -198,7 +199,7 @@ std::string eval_row_json(const EvalRow& row, const std::string& recipe) {
   object["steps"] = row.steps;
   object["attended_share"] = row.attended_share;
   object["attention"] = attention_statement(row.attended_share, method_label(row.attn), row.mass, row.products,
-                                            row.prefill == "exact" ? "" : row.prefill);
+                                            row.prefill == "exact" || row.read_whole ? "" : row.prefill);
   if (row.products != gpu::Products::exact) object["products"] = gpu::name(row.products);
   object["elements_per_token"] = row.elements_per_token;
   object["positions_scored_per_token"] = row.positions_scored_per_token;
@@ -228,6 +229,7 @@ EvalRow parse_eval_row(const std::string& line, const std::string& where) {
     if (object.contains("depth")) row.depth = object.at("depth").get<double>();
     row.block_tokens = object.at("block_tokens").get<int>();
     row.prefill = object.at("prefill").get<std::string>();
+    row.read_whole = object.value("read_whole", false);
     row.attn = read_method(object.at("method"));
     row.k = object.at("k").get<std::int64_t>();
     row.window = object.at("window").get<std::int64_t>();

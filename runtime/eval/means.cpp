@@ -40,7 +40,8 @@ std::vector<Group> group_rows(const std::vector<EvalRow>& rows, bool by_task, st
       group->method = method;
       group->reading = row.prefill;
       group->label = answer_label(row, several_ways);
-      group->dense = row.attn.name == "dense" && row.prefill == rows.front().prefill;
+      group->referred = row.prefill == rows.front().prefill;
+      group->dense = row.attn.name == "dense" && group->referred;
       group->measure = row.measure;
     }
     group->add(row);

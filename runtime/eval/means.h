@@ -33,8 +33,9 @@ struct Group {
   std::string reading;  // EvalRow::prefill
   std::string method;   // answer_key
   std::string label;
-  bool dense = false;    // behind the first way of reading
-  int block_tokens = 0;  // the largest
+  bool referred = false;  // behind the first way of reading, as the dense attention that all is held against
+  bool dense = false;     // that dense attention
+  int block_tokens = 0;   // the largest
   Measure measure = Measure::share;
   Mean score;  // of perplexity, the logarithm
   Mean top1, kl, accepted, recall, mass, error, error_auc, error_within, attended, elements, near, link, ms, prefill,

@@ -20,7 +20,7 @@ SessionOptions session_at(SessionOptions session, std::int64_t ctx_size) {
 }
 
 bool attended_to_most(const Group& group) {
-  return !group.dense && group.attended.value().value_or(0) >= most_of_context;
+  return group.referred && !group.dense && group.attended.value().value_or(0) >= most_of_context;
 }
 
 std::string attended_percent(const Group& group) {

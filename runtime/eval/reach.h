@@ -21,7 +21,8 @@ SessionOptions session_at(SessionOptions session, std::int64_t ctx_size);
 // From this share of the positions on, the figures of a method say little of how it selects.
 inline constexpr double most_of_context = 0.5;
 
-// Returns whether a method (not dense attention, which is meant to) attended to most of the context.
+// Returns whether a method (not dense attention, which is meant to) attended to most of the context, read in the first
+// way: read in another it is not near dense attention, which is that behind the first.
 bool attended_to_most(const Group& group);
 
 // Returns the share of the context's positions, "3.4%".

@@ -21,7 +21,6 @@
 #include "examples/hayloft/process/messages.h"
 #include "examples/hayloft/process/ranks.h"
 #include "examples/hayloft/process/text_output.h"
-#include "examples/hayloft/reach.h"
 #include "examples/hayloft/run_plan.h"
 #include "offload/error.h"
 #include "offload/output_file.h"
@@ -137,7 +136,6 @@ class EvalCommand : public Command {
       throw;
     }
     table_.show("\n" + summary());
-    warn_of_reach(rows(), json.to_stdout());
     if (!outputs_.plot.empty() && first_rank()) outputs_.write_plot(report());
     if (stats_) write_attention_stats(*stats_, outputs_.stats);
     json.write(runtime::eval::eval_json(report()));
@@ -204,9 +202,9 @@ class EvalCommand : public Command {
     recipe.ranks = rank_count();
     tasks_.enter(recipe, options_.samples);
     for (const runtime::PrefillOptions& prefill : options_.prefills) {
-    recipe.weights = runtime::name(environment.weights);
       recipe.prefill += (recipe.prefill.empty() ? "" : ", ") + runtime::prefill_label(prefill);
     }
+    recipe.weights = runtime::name(environment.weights);
     recipe.products = environment.backend->products();
     recipe.chunk_tokens = options_.session.chunk_tokens;
     recipe.block_tokens = options_.session.cache.block_tokens;

@@ -17,7 +17,6 @@
 #include "examples/hayloft/process/messages.h"
 #include "examples/hayloft/process/ranks.h"
 #include "examples/hayloft/process/text_output.h"
-#include "examples/hayloft/reach.h"
 #include "examples/hayloft/run_plan.h"
 #include "offload/error.h"
 #include "offload/output_file.h"
@@ -123,7 +122,6 @@ class NeedleCommand : public Command {
     }
     progress_.reset();
     table_.show("\n" + runtime::eval::needle_summary(report_));
-    warn_of_reach(report_.rows, json.to_stdout());
     show_predictions();
     if (!plot_.empty() && first_rank()) {
       offload::write_file(plot_, runtime::eval::render_heatmap(runtime::eval::needle_heatmap(report_)));

@@ -59,6 +59,8 @@ class EvalFileTest : public ::testing::Test {
 
 TEST_F(EvalFileTest, RowsComeBackAsTheyWere) {
   EvalRow perplexity = make_row(7);
+  perplexity.prefill = "sparse density=5%";
+  perplexity.read_whole = true;
   perplexity.measure = Measure::perplexity;
   perplexity.score = std::numeric_limits<double>::infinity();
   {
@@ -72,6 +74,7 @@ TEST_F(EvalFileTest, RowsComeBackAsTheyWere) {
   EXPECT_EQ(eval_row_json(file.rows()[0], digest), eval_row_json(make_row(3), digest));
   EXPECT_EQ(file.rows()[0].score, 1.0 / 3);
   EXPECT_EQ(file.rows()[1].score, perplexity.score);
+  EXPECT_EQ(eval_row_json(file.rows()[1], digest), eval_row_json(perplexity, digest));
   EXPECT_FALSE(file.rows()[0].top1.has_value());
   EXPECT_TRUE(file.has("niah_single_1", 4096, 3, "exact", make_row(3).attn));
   EXPECT_FALSE(file.has("niah_single_1", 4096, 4, "exact", make_row(3).attn));
@@ -127,9 +130,6 @@ TEST_F(EvalFileTest, HowManyNeedlesShareAContextIsPartOfTheRecipe) {
   EXPECT_TRUE(refuses([&] { EvalFile(path, recipe); }, {"needles 11 (here 12)"}));
 }
 
-TEST_F(EvalFileTest, AFileOfAnotherKindIsRefusedAndStays) {
-  for (const char* text : {"a precious diary\n", "a precious diary", "{\"schema\":\"other/1\"}\n", "[1]\n"}) {
-    write(text);
 TEST_F(EvalFileTest, WeightsOfAnotherFormAreAnotherRecipeWhicheverWasWrittenFirst) {
   const std::string stored = recipe_json(recipe);
   EXPECT_EQ(stored.find("weights"), std::string::npos) << "files of before it was noted stay readable";
@@ -143,6 +143,9 @@ TEST_F(EvalFileTest, WeightsOfAnotherFormAreAnotherRecipeWhicheverWasWrittenFirs
   EXPECT_TRUE(refuses([&] { EvalFile(path, recipe); }, {"another recipe", "weights \"q4\" (here default)"}));
 }
 
+TEST_F(EvalFileTest, AFileOfAnotherKindIsRefusedAndStays) {
+  for (const char* text : {"a precious diary\n", "a precious diary", "{\"schema\":\"other/1\"}\n", "[1]\n"}) {
+    write(text);
     EXPECT_TRUE(refuses([&] { EvalFile(path, recipe); }, {"rows.jsonl", "no file of hayloft eval"})) << text;
     EXPECT_EQ(contents(), text);
   }

@@ -129,6 +129,22 @@ TEST(EvalReport, AMethodThatAttendedToMostOfTheContextIsMarkedAtThatLength) {
   EXPECT_EQ(nlohmann::json::parse(eval_json(report))["means"][2]["attended_share"], 0.1);
 }
 
+TEST(EvalReport, WhatWasReadInAnotherWayThanTheFirstIsNotSaidToBeNearDenseAttention) {
+  EvalReport report;
+  for (const char* prefill : {"exact", "window w=32 s=4"}) {
+    for (const char* method : {"dense", "topk"}) {
+      report.rows.push_back(make_row("vt", 4096, method, 1));
+      report.rows.back().prefill = prefill;
+      report.rows.back().attended_share = 1;
+    }
+  }
+  const std::string summary = eval_summary(report, aligned);
+  EXPECT_NE(summary.find("* topk k=128, read exact at 4k attended to 100.0%"), std::string::npos) << summary;
+  EXPECT_EQ(summary.find("* dense"), std::string::npos) << summary;
+  EXPECT_EQ(summary.find("* topk k=128, read window"), std::string::npos) << summary;
+  EXPECT_EQ(summary.find("read window w=32 s=4 *"), std::string::npos) << summary;
+}
+
 TEST(EvalReport, TablesArePrintedInThreeWays) {
   const TextTable table{{"name", "x"}, {"a,\"b\"", "10"}};
   EXPECT_EQ(aligned(table), "name    x\n-----  --\na,\"b\"  10\n");

@@ -222,6 +222,26 @@ TEST_F(EvalTest, EachWayOfReadingIsHeldAgainstTheFirst) {
   EXPECT_EQ(rows[0].score, before.score);
 }
 
+TEST_F(EvalTest, APromptThatWasReadSparselyIsSaidToBeExactWhereNoKeyWasLeftOut) {
+  options.methods = {parse_method("dense", {})};
+  PrefillOptions sparse;
+  sparse.kind = PrefillOptions::Kind::sparse;
+  sparse.sparse.density = 0.05;
+  PrefillOptions always = sparse;  // however short the context
+  always.sparse.dense_keys = 0;
+  always.sparse.density = 0.06;
+  options.prefills = {sparse, always};
+  options.samples = 1;
+  RandomTask task(1000, 4, 0);
+  run(task);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_TRUE(rows[0].read_whole);
+  EXPECT_NE(eval_row_json(rows[0], "").find(R"("attention":"exact")"), std::string::npos) << eval_row_json(rows[0], "");
+  EXPECT_FALSE(rows[1].read_whole);
+  EXPECT_NE(eval_row_json(rows[1], "").find("the prompt was read by sparse density=6%"), std::string::npos)
+      << eval_row_json(rows[1], "");
+}
+
 TEST_F(EvalTest, AMethodThatAttendsToEverythingAgreesWithDense) {
   options.methods = {parse_method("sparq:r=16:k=100%", {}), parse_method("dense", {})};
   options.methods[0].rank = model.config().head_dim;
