@@ -50,11 +50,14 @@ Session open_context(const ModelSource& source, offload::Arena& arena, const off
   if (read_by.kind == PrefillOptions::Kind::window || read_by.kind == PrefillOptions::Kind::topk) {
     session.set_context_read_by(prefill_label(read_by));
   }
-  try {
-    session.set_prefill_read(saved_prefill_read(snapshot));
-  } catch (const Error&) {  // --verify says what is damaged
-    session.set_context_read_by(prefill_label(read_by) + ", of which nobody knows what it left out");
-  }
+  const auto count_as_read = [&, label = prefill_label(read_by)](PrefillRead (*figures)(const offload::Snapshot&)) {
+    try {
+      session.set_prefill_read(figures(snapshot));
+    } catch (const Error&) {  // --verify says what is damaged
+      session.set_context_read_by(label + ", of which nobody knows what it left out");
+    }
+  };
+  count_as_read(saved_prefill_read);
   if (method != nullptr && !method->state_key().empty()) {
     cluster::together(options.peers(), [&] {
       if (!restore_index(session, snapshot, *method)) session.attach_method(*method);
@@ -63,7 +66,11 @@ Session open_context(const ModelSource& source, offload::Arena& arena, const off
   const std::vector<std::int32_t> tokens = snapshot.tokens();
   const auto rest = std::span(tokens).subspan(static_cast<std::size_t>(session.tokens()));
   const bool sees_queries = method != nullptr && !method->state_key().empty();
-  if (rest.empty() || sees_queries || !restore_text_end(session, snapshot, rest)) session.append(rest);
+  if (!rest.empty() && !sees_queries && restore_text_end(session, snapshot, rest)) {
+    count_as_read(whole_prefill_read);
+  } else {
+    session.append(rest);
+  }
   session.set_prefill(options.prefill);
   if (method != nullptr) warm(session, *method, source.model.backend(), snapshot);
   return session;

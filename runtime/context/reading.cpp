@@ -56,10 +56,11 @@ void finish(ContextFile file, Session& session, const Run& run, IngestResult& re
   const IngestOptions& options = run.options;
   const auto rest = std::span(run.tokens).subspan(static_cast<std::size_t>(session.tokens()));
   const Clock::time_point start = Clock::now();
-  std::vector<offload::SnapshotAttachment> beside = read_text_end(session, rest, /*growing=*/!file.anew());
+  ReadEnd end = read_text_end(session, rest, /*growing=*/!file.anew());
+  std::vector<offload::SnapshotAttachment>& beside = end.attachments;
   result.seconds += seconds_since(start);
   if (!beside.empty()) result.read += static_cast<std::int64_t>(rest.size());
-  result.prefill_read = session.prefill_read();
+  result.prefill_read = std::move(end.prefill_read);
   for (offload::SnapshotAttachment& loss : attached_prefill_read(session)) beside.push_back(std::move(loss));
   // Ranks leave those areas where they are: a second file of each would be one more thing to agree on.
   if (!run.ranks().several() && file.anew() && worth_compacting(file.writer(), session, run.tokens)) {

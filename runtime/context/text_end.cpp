@@ -8,6 +8,7 @@
 
 #include "offload/byte_stream.h"
 #include "offload/error.h"
+#include "runtime/context/ingest.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -53,27 +54,43 @@ std::optional<TextEnd> decode(std::span<const std::byte> bytes, const Session& s
 
 }  // namespace
 
-std::vector<offload::SnapshotAttachment> read_text_end(const Session& session, std::span<const std::int32_t> tokens,
-                                                       bool growing) {
+PrefillRead whole_prefill_read(const offload::Snapshot& snapshot) {
+  if (const auto saved = snapshot.attachment(whole_prefill_read_name)) {
+    ByteReader bytes(*saved, "what was read sparsely ends too early");
+    if (bytes.number<std::int64_t>() == snapshot.token_count()) {  // else of the text before it was added to
+      return load_prefill_read(saved->last(bytes.left()));
+    }
+  }
+  return saved_prefill_read(snapshot);
+}
+
+ReadEnd read_text_end(const Session& session, std::span<const std::int32_t> tokens, bool growing) {
   const ModelConfig& config = session.config();
-  if (tokens.empty() || config.count(LayerKind::recurrent) > 0) return {};
+  if (tokens.empty() || config.count(LayerKind::recurrent) > 0) return {{}, session.prefill_read()};
   const std::int64_t first = session.tokens();
+  const auto count = static_cast<std::int64_t>(tokens.size());
   Session end = session.fork();
+  end.hold_in_tails(count);  // blocks take some of them as they are restored: those of integers would change the rows
   end.append(tokens);
   ByteWriter bytes;
   bytes.number(first);
-  bytes.number(static_cast<std::int64_t>(tokens.size()));
+  bytes.number(count);
   bytes.array(tokens);
   for (const offload::SnapshotTail& tail : end.cache().tails()) {
-    // Blocks that do not end with a chunk may have taken some of it: the store's rows need not be those that were read.
-    if (tail.store_layer >= 0 && tail.position > first) return {};
     const offload::SnapshotTail rows = newest(tail, first, config.kv_heads, config.head_dim);
     bytes.number(rows.tokens);
     bytes.array(std::span<const f16>(rows.rows));
   }
   const std::size_t step = growing ? std::max<std::size_t>(1, std::bit_floor(bytes.size()) / 4) : 1;
   bytes.pad((bytes.size() + step - 1) / step * step);
-  return {{std::string(text_end_name), bytes.take()}};
+  ReadEnd read{{{std::string(text_end_name), bytes.take()}}, end.prefill_read()};
+  if (!read.prefill_read.empty()) {
+    ByteWriter whole;
+    whole.number(first + count);
+    whole.array(std::span<const std::byte>(save_prefill_read(read.prefill_read)));
+    read.attachments.push_back({std::string(whole_prefill_read_name), whole.take()});
+  }
+  return read;
 }
 
 bool restore_text_end(Session& session, const offload::Snapshot& snapshot, std::span<const std::int32_t> tokens) {

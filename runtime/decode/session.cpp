@@ -165,6 +165,12 @@ void Session::read(std::span<const std::int32_t> tokens, AttentionPolicy& attent
   }
 }
 
+void Session::hold_in_tails(std::int64_t tokens) {
+  for (int layer = 0; layer < model_->config().layers; ++layer) {
+    if (model_->config().kind(layer) == LayerKind::global) cache_.keep_layer_on_device(layer, tokens);
+  }
+}
+
 void Session::append_rows(std::span<const offload::TailImage> layers, int T) {
   const ModelConfig& config = model_->config();
   gpu::Backend& backend = model_->backend();

@@ -73,6 +73,10 @@ class Session {
   // prompt needed, unless more of it follows at once.
   void append(std::span<const std::int32_t> tokens, const PrefillProgress& progress = {}, bool more_follows = false);
 
+  // The next `tokens` of the global layers stay in the tails, in memory that is made for them now, however many blocks
+  // they fill: for a fork that reads them to give their rows away.
+  void hold_in_tails(std::int64_t tokens);
+
   // Adds T tokens whose keys and values are there already, of every layer those that a tail would hold: the newest rows
   // of a sliding-window layer, all T of a global one. The same, to the bit, as reading the tokens, but that no method
   // that is attached sees their queries. Not for models with recurrent layers.

@@ -43,7 +43,9 @@ std::uint64_t saved_bytes(const PlanRequest& request, const offload::BlockLayout
     if (fresh) {
       TailSlots tail = tail_after(request.session.cache, window, request.tokens, request.session.chunk_tokens);
       tail.forget();
-      known->second = offload::tail_bytes(layout, tail.tokens);
+      // The end of the text lies beside, out of which blocks have taken nothing.
+      const std::int64_t end = window > 0 ? 0 : request.tokens % request.session.chunk_tokens;
+      known->second = offload::tail_bytes(layout, std::max(tail.tokens, end));
     }
     tails += known->second;
   }

@@ -202,6 +202,10 @@ class IngestCommand : public Command {
     note("{}: {} tokens{}, {}; read {} in {:.1f} s ({:.0f} tokens/s){}\n", shown(path()), result.tokens, shards,
          format_bytes(result.file_bytes), result.read, result.seconds,
          static_cast<double>(result.read) / std::max(result.seconds, 1e-9), predicted);
+    if (const std::int64_t left = result.tokens - result.resumed_from - result.read; left > 0) {
+      note("the last {} tokens are read whenever the context is opened: the model's recurrent layers keep no rows\n",
+           left);
+    }
     const std::string read_so = runtime::prefill_read_line(result.prefill_read);
     if (!read_so.empty()) {
       note("read sparsely: {}\n", read_so);

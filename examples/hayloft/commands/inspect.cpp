@@ -69,7 +69,7 @@ class InspectCommand : public Command {
     runtime::PrefillRead read;
     std::string read_so;
     try {
-      read = runtime::saved_prefill_read(snapshot);
+      read = runtime::whole_prefill_read(snapshot);
       read_so = runtime::prefill_read_line(read);
     } catch (const Error& damaged) {
       read_so = damaged.what();
@@ -101,6 +101,7 @@ class InspectCommand : public Command {
     std::erase(names, runtime::text_end_name);
     std::erase(names, runtime::column_recall_name);
     std::erase(names, runtime::prefill_read_name);
+    std::erase(names, runtime::whole_prefill_read_name);
     return names;
   }
 

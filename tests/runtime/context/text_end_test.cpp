@@ -50,6 +50,47 @@ TEST_F(TextEndTest, AShortTextIsNotReadAgainAndAnswersAsIfItHadBeen) {
   EXPECT_EQ(answer(open_context(source, arena, snapshot, {})), answer(fresh.fork()));
 }
 
+// Rows of integers are rounded as their block is written: the end has to be kept as it was before.
+TEST_F(TextEndTest, NorIsATextWhoseBlocksAreShorterThanAChunk) {
+  options.session.cache = {.block_tokens = 64, .rows = offload::RowFormat::int4};
+  const std::filesystem::path path = folder.path() / "blocks.hay";
+  const IngestResult result = ingest(source, arena, text, path, options);
+  const offload::Snapshot snapshot = offload::Snapshot::open(path);
+  ASSERT_EQ(snapshot.cached_tokens(), 0);
+  ASSERT_GT(snapshot.token_count(), 256 + 2 * 64) << "tails give blocks to the store";
+  EXPECT_EQ(result.read, snapshot.token_count());
+  EXPECT_TRUE(restores(path));
+  Session fresh(model, arena, options.session);
+  fresh.append(tokenizer.encode_prompt(text));
+  const Session opened = open_context(source, arena, snapshot, {});
+  EXPECT_EQ(opened.cache().global_views().front().store.tokens, fresh.cache().global_views().front().store.tokens);
+  EXPECT_EQ(answer(opened.fork()), answer(fresh.fork()));
+}
+
+TEST_F(TextEndTest, WhatItReadSparselyIsCountedOnceWhereverItIsAskedFor) {
+  options.session.chunk_tokens = 512;
+  options.session.cache.block_tokens = 64;
+  options.session.prefill = {.kind = PrefillOptions::Kind::sparse, .sparse = {.density = 0.2, .dense_keys = 0}};
+  const std::filesystem::path path = folder.path() / "sparse.hay";
+  const IngestResult result = ingest(source, arena, text, path, options);
+  const offload::Snapshot snapshot = offload::Snapshot::open(path);
+  ASSERT_GT(snapshot.token_count(), snapshot.cached_tokens());
+  Session fresh(model, arena, options.session);
+  fresh.append(tokenizer.encode_prompt(text));
+  const std::string all = prefill_read_line(fresh.prefill_read());
+  EXPECT_EQ(prefill_read_line(result.prefill_read), all);
+  EXPECT_EQ(prefill_read_line(whole_prefill_read(snapshot)), all);
+  EXPECT_EQ(prefill_read_line(open_context(source, arena, snapshot, {}).prefill_read()), all);
+
+  const IngestResult more = append_to(source, arena, " More of it.", path, options);
+  EXPECT_EQ(prefill_read_line(whole_prefill_read(offload::Snapshot::open(path))), prefill_read_line(more.prefill_read));
+  std::vector<std::int32_t> longer = snapshot.tokens();
+  for (const std::int32_t token : tokenizer.encode(" More of it.", false)) longer.push_back(token);
+  Session together(model, arena, options.session);
+  together.append(longer);
+  EXPECT_EQ(prefill_read_line(more.prefill_read), prefill_read_line(together.prefill_read()));
+}
+
 TEST_F(TextEndTest, TheFileOfAShortTextIsItsRowsAndAFewPages) {
   constexpr std::uint64_t pages = 16 * 4096;  // headers, metadata, ids
   const offload::Snapshot small = offload::Snapshot::open(saved("small.hay", text.substr(0, text.size() / 4)));
