@@ -34,6 +34,13 @@ std::string default_ann_factory(std::int64_t tokens);
 // Throws Error when `factory` is none of the above for keys of dimension d. Empty is fine.
 void check_ann_factory(const std::string& factory, int head_dim);
 
+// Says what a search of such an index reads besides keys: AnnSearch::probes concerns lists, ef a graph, rerank codes.
+struct AnnTraits {
+  bool lists = false, graph = false, codes = false;
+};
+AnnTraits ann_traits(const std::string& factory,
+                     int head_dim);  // of an empty one: lists; throws as check_ann_factory()
+
 // About what an index of one head with so many keys takes, in bytes.
 std::uint64_t ann_bytes(const AnnOptions& options, std::int64_t tokens, int head_dim);
 

@@ -142,6 +142,12 @@ void check_ann_factory(const std::string& factory, int head_dim) {
   if (!factory.empty()) parse_ann_factory(factory, head_dim);
 }
 
+AnnTraits ann_traits(const std::string& factory, int head_dim) {
+  if (factory.empty()) return {.lists = true};
+  const AnnParts parts = parse_ann_factory(factory, head_dim);
+  return {parts.kind == AnnParts::Kind::lists, parts.kind == AnnParts::Kind::graph, parts.codes != nullptr};
+}
+
 std::uint64_t ann_bytes(const AnnOptions& options, std::int64_t tokens, int head_dim) {
   const AnnParts parts =
       parse_ann_factory(options.factory.empty() ? default_ann_factory(tokens) : options.factory, head_dim);

@@ -99,7 +99,7 @@ void check_bits(const Options& o, int head_dim) {
 void check_window(const Options& o, int) {
   if (!o.window) return;
   if (*o.window < 0) fail("--attn-window {}: cannot be negative", *o.window);
-  if (o.name == "window") return;  // it is all there is besides the sinks, whatever k
+  if (o.name == "window") return;  // check_sinks
   for (const Budget& k : o.k.by_layer()) {
     if (k.count > 0 && *o.window > k.count) {
       fail("--attn-window {}: the window is counted in --attn-k, which is only {}; raise it", *o.window, k.count);
@@ -112,6 +112,16 @@ void check_sinks(const Options& o, int) {
   if (o.window == 0 && o.sinks == 0) {
     fail("--attn window: with --attn-window 0 and --attn-sinks 0 there is nothing to attend to");
   }
+  for (const Budget& k : o.k.by_layer()) {
+    if (k.count == 0) continue;
+    if (!o.window && o.sinks >= k.count) {
+      fail("--attn-sinks {}: the sinks are counted in --attn-k, which is only {}; raise it", o.sinks, k.count);
+    }
+    if (o.window && *o.window > k.count - o.sinks) {
+      fail("--attn-window {} and --attn-sinks {}: both are counted in --attn-k, which is only {}; raise it to {}",
+           *o.window, o.sinks, k.count, *o.window + o.sinks);
+    }
+  }
 }
 
 void check_select(const Options& o, int) {
@@ -123,6 +133,26 @@ void check_select(const Options& o, int) {
 void check_engine(const Options& o, int) {
   if (o.faiss && o.per == index::SelectPer::kv_head) {
     fail("--attn-engine faiss selects per query head; leave --attn-select out or use --attn-engine own");
+  }
+}
+
+void check_probes(const Options& o, int head_dim) {
+  if (o.probes > 0 && !index::ann_traits(o.factory, head_dim).lists) {
+    fail("--attn-nprobe {}: ann:{} has no lists to look into; leave it out or take IVFn,...", o.probes, o.factory);
+  }
+}
+
+void check_ef(const Options& o, int head_dim) {
+  if (o.ef > 0 && !index::ann_traits(o.factory, head_dim).graph) {
+    fail("--attn-ef {}: ann{} has no graph to search; leave it out or take HNSWm,...", o.ef,
+         o.factory.empty() ? "" : ":" + o.factory);
+  }
+}
+
+void check_rerank(const Options& o, int head_dim) {
+  if (o.rerank > 0 && !index::ann_traits(o.factory, head_dim).codes) {
+    fail("--attn-rerank {}: ann{} has no codes and ranks by the keys themselves; leave it out or take codes, as SQ8",
+         o.rerank, o.factory.empty() ? "" : ":" + o.factory);
   }
 }
 
@@ -168,13 +198,13 @@ constexpr MethodOption table[] = {
      [](const Options& o, int head_dim) { index::check_ann_factory(o.factory, head_dim); }},
     {"nprobe", "", "N", "ann", "", "lists of an IVF index searched [a sixteenth of them]",
      [](Options& o, Text text, Text named) { o.probes = parse_int(text, named, 1); },
-     [](const Options& o) { return unusual("nprobe", &Options::probes, o); }, nullptr},
+     [](const Options& o) { return unusual("nprobe", &Options::probes, o); }, check_probes},
     {"ef", "", "N", "ann", "", "candidates kept while a graph is searched [2k]",
      [](Options& o, Text text, Text named) { o.ef = parse_int(text, named, 1); },
-     [](const Options& o) { return unusual("ef", &Options::ef, o); }, nullptr},
+     [](const Options& o) { return unusual("ef", &Options::ef, o); }, check_ef},
     {"rerank", "", "N", "ann", "0", "N times k positions are found by their codes and ranked by their keys; 0 is off",
      [](Options& o, Text text, Text named) { o.rerank = parse_int(text, named, 0); },
-     [](const Options& o) { return unusual("rerank", &Options::rerank, o); }, nullptr},
+     [](const Options& o) { return unusual("rerank", &Options::rerank, o); }, check_rerank},
     {"aware", "", "on|off", "ann", "on", "whether the index is built for the queries of the prompt",
      [](Options& o, Text text, Text named) { o.query_aware = value_of(switches, text, named); },
      [](const Options& o) { return unusual("aware", &Options::query_aware, switches, o); }, nullptr},

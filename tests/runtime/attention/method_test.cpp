@@ -143,10 +143,30 @@ TEST(Method, ValuesOutOfRangeAreErrorsThatNameTheOption) {
   EXPECT_TRUE(test::refuses([&] { make_method(zero, 64); }, {"--attn-r 0", "between 1 and the head dimension, 64"}));
   EXPECT_NE(make("sparq:k=16:window=17").find("--attn-window 17"), std::string::npos);
   EXPECT_NE(make("window:window=0:sinks=0").find("nothing to attend"), std::string::npos);
+  EXPECT_NE(make("window:sinks=500").find("--attn-sinks 500: the sinks are counted in --attn-k, which is only 128"),
+            std::string::npos);
+  EXPECT_NE(make("window:k=32:window=64").find("--attn-window 64 and --attn-sinks 4"), std::string::npos);
+  EXPECT_NE(make("window:k=32:window=64").find("raise it to 68"), std::string::npos);
+  EXPECT_EQ(make("window:k=32:window=28"), "(no Error)");
+  EXPECT_EQ(make("window:k=32,64:sinks=31"), "(no Error)");
   EXPECT_NE(make("topk:k=0").find("k 0"), std::string::npos);
   EXPECT_NE(make("topk:k=0%").find("k 0%"), std::string::npos);
   EXPECT_NE(make("topk:k=101%").find("101%"), std::string::npos);
   EXPECT_EQ(make("sparq:r=64"), "(no Error)");
+}
+
+TEST(Method, OptionsThatAnIndexDoesNotReadAreRefusedByName) {
+  auto make = [](std::string_view text) { return message_of([&] { make_method(parse_method(text, {}), 64); }); };
+  EXPECT_EQ(make("ann:HNSW16:nprobe=3").rfind("--attn-nprobe 3: ann:HNSW16 has no lists", 0), 0u);
+  EXPECT_EQ(make("ann:SQ8:nprobe=3").rfind("--attn-nprobe 3", 0), 0u);
+  EXPECT_EQ(make("ann:IVF4,Flat:ef=7").rfind("--attn-ef 7: ann:IVF4,Flat has no graph", 0), 0u);
+  EXPECT_EQ(make("ann:ef=7").rfind("--attn-ef 7: ann has no graph", 0), 0u);
+  EXPECT_EQ(make("ann:rerank=2").rfind("--attn-rerank 2: ann has no codes", 0), 0u);
+  EXPECT_EQ(make("ann:HNSW16,Flat:rerank=2").rfind("--attn-rerank 2", 0), 0u);
+  for (const char* read : {"ann:nprobe=3", "ann:IVF4,SQ8:nprobe=3:rerank=2", "ann:HNSW16,SQ8:ef=7:rerank=2",
+                           "ann:SQ8:rerank=2", "ann:HNSW16:ef=7"}) {
+    EXPECT_EQ(make(read), "(no Error)") << read;
+  }
 }
 
 TEST(Method, TheLocalWindowOfSparqIsAQuarterOfKUnlessGiven) {
