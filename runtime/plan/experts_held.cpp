@@ -14,17 +14,20 @@ ExpertsHeld read_experts_held(const std::filesystem::path& path) {
 }
 
 ExpertsHeld parse_experts_held(const nlohmann::json& json, const std::string& where) {
+  ExpertsHeld held;
   std::map<double, std::pair<double, int>> shares;  // by kept: the sum of what was held, and of how many layers
   try {
     if (json.at("schema").get<std::string>() != "hayloft.attention/1") fail("no hayloft.attention/1");
     for (const nlohmann::json& layer : json.value("experts", nlohmann::json::array())) {
       const int experts = layer.at("experts").get<int>();
+      if (held.experts != 0 && held.experts != experts) fail("layers of different numbers of experts");
+      held.experts = experts;
       for (const nlohmann::json& row : layer.at("held")) {
         const int kept = row.at("kept").get<int>();
-        const double held = row.at("mean").get<double>();
-        if (kept < 1 || kept > experts || !(held >= 0 && held <= 1)) fail("shares of experts that are none");
+        const double mean = row.at("mean").get<double>();
+        if (kept < 1 || kept > experts || !(mean >= 0 && mean <= 1)) fail("shares of experts that are none");
         auto& [sum, layers] = shares[static_cast<double>(kept) / experts];
-        sum += held, ++layers;
+        sum += mean, ++layers;
       }
     }
   } catch (const std::exception& wrong) {
@@ -33,7 +36,6 @@ ExpertsHeld parse_experts_held(const nlohmann::json& json, const std::string& wh
   if (shares.empty()) {
     fail("{}: says nothing of experts; take it of a model that has them, over more than 16 tokens", where);
   }
-  ExpertsHeld held;
   for (const auto& [kept, sum] : shares) held.measured.push_back({kept, sum.first / sum.second});
   return held;
 }

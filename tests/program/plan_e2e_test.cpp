@@ -232,8 +232,35 @@ TEST(LinkAndPlan, AProfileSaysWhoseItIsAndItsMachineIsPlannedFor) {
   EXPECT_TRUE(refused_with(plan({"--machine", path, "--profile", path}), 2, {"--machine", "--profile"}));
 }
 
+TEST(LinkAndPlan, ExpertsHeldAreOfAMixtureLikeTheModelAndOfExpertsThatCrossALink) {
+  const test::TemporaryFolder folder;
+  const auto plan = [&](const char* model, int experts, std::vector<std::string> more) {
+    const std::string held = folder.write(
+        "held.json", nlohmann::json{{"schema", "hayloft.attention/1"},
+                                    {"experts", {{{"experts", experts}, {"held", {{{"kept", 1}, {"mean", 0.5}}}}}}}}
+                         .dump());
+    const std::string config = std::string(HAYLOFT_SOURCE_DIR "/tests/golden/models/") + model + "/config.json";
+    more.insert(more.begin(), {"plan", "-m", config, "-c", "1k", "--attn", "dense", "--experts-held", held});
+    return run_program(more);
+  };
+  const auto notes = [](const Outcome& outcome) {
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return outcome.err.find("note: --experts-held has no effect: ") != std::string::npos;
+  };
+  EXPECT_TRUE(notes(plan("llama", 8, {"--device", "cpu"}))) << "no experts";
+  EXPECT_TRUE(notes(plan("mixtral", 4, {"--gpu-memory", "1GiB", "--experts", "near"})));
+  EXPECT_FALSE(notes(plan("mixtral", 4, {"--gpu-memory", "1GiB", "--experts", "link"})));
+  EXPECT_TRUE(refused_with(plan("mixtral", 16, {"--gpu-memory", "1GiB", "--experts", "link"}), 1,
+                           {"held.json", "16 experts", "has 4"}));
+}
+
 TEST(LinkAndPlan, WrongUsageIsRefused) {
   const test::TemporaryFolder folder;
+  for (const char* size : {"--hidden", "--intermediate", "--vocab"}) {
+    EXPECT_TRUE(refused_with(run_program({"plan", "-m", "model", size, "5"}), 2, {size, "--shape"}));
+  }
+  EXPECT_TRUE(refused_with(run_program({"plan", "--shape", "32,32,8,128", "--yarn-orig-ctx", "64"}), 2,
+                           {"--yarn-orig-ctx 64 goes with -m"}));
   EXPECT_TRUE(refused_with(run_program({"plan"}), 2, {"-m", "--shape"}));
   EXPECT_TRUE(refused_with(run_program({"plan", "--shape", "32,32,8"}), 2, {"--shape 32,32,8", "head-dim"}));
   EXPECT_TRUE(

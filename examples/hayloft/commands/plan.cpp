@@ -118,6 +118,10 @@ class PlanCommand : public Command {
 
   void check() override {
     if (model_.empty() == (shape_.layers == 0)) fail("plan needs a model: either -m DIR or --shape");
+    for (const char* option : {"--hidden", "--intermediate", "--vocab"}) {
+      if (!model_.empty() && app_.count(option) > 0) fail("{} goes with --shape, and -m says it itself", option);
+    }
+    if (model_.empty() && rope_.any()) fail("{} goes with -m: a --shape has no RoPE", rope_.text());
     request_.methods = attention_.methods(request_.session.cache.columns);
     request_.experts = machine_.experts;
     request_.session.cache.block_tokens = machine_.block_tokens;
@@ -164,6 +168,7 @@ class PlanCommand : public Command {
       add_weights([&](runtime::WeightForm form) { return runtime::weight_sizes(*checkpoint, form); });
       request_.tokenizer_file_bytes = runtime::tokenizer_bytes(model_);
     }
+    if (!experts_file_.empty()) check_experts_held();
     std::optional<runtime::plan::MachineProfile> other;
     if (!machine_file_.empty()) other = runtime::plan::read_profile(machine_file_);
     describe_machine(other);
@@ -179,6 +184,7 @@ class PlanCommand : public Command {
       runtime::plan::Plan& plan = plans.back();
       misfits_ = misfits_ || !plan.shortfall.empty();
       if (!plan.shortfall.empty()) plan.remedy = runtime::plan::remedy(request_, other_weights_);
+      if (plans.size() == 1 && !experts_file_.empty()) note_experts_unheld(plan);
       if (!json.to_stdout()) print((plans.size() > 1 ? "\n" : "") + runtime::plan::plan_table(plans.back()));
     }
     json.write(runtime::plan::plan_json(plans));
@@ -187,6 +193,20 @@ class PlanCommand : public Command {
   int exit_code() const override { return misfits_ ? misfit_exit : 0; }
 
  private:
+  // Refuses what was measured of another mixture.
+  void check_experts_held() const {
+    const int experts = request_.config.experts.count;
+    if (experts == 0 || experts == request_.experts_held.experts) return;
+    fail("--experts-held {}: is of a model with {} experts a layer, and this one has {}", experts_file_,
+         request_.experts_held.experts, experts);
+  }
+
+  void note_experts_unheld(const runtime::plan::Plan& plan) const {
+    if (plan.experts && plan.experts->placement.place == runtime::ExpertPlace::link) return;
+    note("note: --experts-held has no effect: {}\n",
+         request_.config.experts.count == 0 ? "the model has no experts" : "no experts come over a link by this plan");
+  }
+
   bool configuration_alone() const { return std::filesystem::path(model_).filename() == "config.json"; }
 
   // Counts the weights by the configuration, whatever is there.

@@ -31,6 +31,7 @@ struct ExpertsHeld {
     double kept = 0;
     double held = 0;
   };
+  int experts = 0;              // of a layer of the model that it was measured of; 0: not measured
   std::vector<Point> measured;  // by kept, which ascends between 0 and 1; none: no expert is asked for more than others
 
   double at(double kept) const;  // on straight lines between what was measured, from (0, 0) to (1, 1)

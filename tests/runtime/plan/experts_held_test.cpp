@@ -21,6 +21,7 @@ TEST(ExpertsHeld, AreTheMeanOverTheLayersAndLieOnStraightLines) {
   const ExpertsHeld held = parse(R"({"schema": "hayloft.attention/1", "layers": [], "experts": [
       {"layer": 0, "experts": 8, "held": [{"kept": 2, "mean": 0.5}, {"kept": 4, "mean": 0.7}]},
       {"layer": 1, "experts": 8, "held": [{"kept": 2, "mean": 0.7}, {"kept": 4, "mean": 0.9}]}]})");
+  EXPECT_EQ(held.experts, 8);
   EXPECT_DOUBLE_EQ(held.at(0), 0);
   EXPECT_DOUBLE_EQ(held.at(0.125), 0.3);
   EXPECT_DOUBLE_EQ(held.at(0.25), 0.6);
@@ -35,6 +36,8 @@ TEST(ExpertsHeld, OfAnythingElseAreRefusedByName) {
        {"[]", "{}", R"({"schema": "hayloft.plan/1"})", R"({"schema": "hayloft.attention/1"})",
         R"({"schema": "hayloft.attention/1", "experts": 3})", R"({"schema": "hayloft.attention/1", "experts": [1]})",
         R"({"schema": "hayloft.attention/1", "experts": [{"experts": 8, "held": []}]})",
+        R"({"schema": "hayloft.attention/1", "experts": [{"experts": 8, "held": [{"kept": 2, "mean": 0.5}]},
+            {"experts": 9, "held": [{"kept": 2, "mean": 0.5}]}]})",
         R"({"schema": "hayloft.attention/1", "experts": [{"experts": 8, "held": [{"kept": 0, "mean": 0.5}]}]})",
         R"({"schema": "hayloft.attention/1", "experts": [{"experts": 8, "held": [{"kept": 9, "mean": 0.5}]}]})",
         R"({"schema": "hayloft.attention/1", "experts": [{"experts": 8, "held": [{"kept": 2, "mean": 1.5}]}]})",
