@@ -101,6 +101,29 @@ void EvalTasks::check(bool bundled) {
       if (std::find(tasks_.begin(), tasks_.end(), task) == tasks_.end()) tasks_.push_back(std::move(task));
     }
   }
+  note_unread_files();
+}
+
+void EvalTasks::note_unread_files() const {
+  const auto note_unless_read = [&](const char* option, const std::string& file, auto reads) {
+    if (file.empty() || std::ranges::any_of(tasks_, reads)) return;
+    note("note: {} has no effect: no task that was asked for reads it\n", option);
+  };
+  const auto is = [](const char* one, const char* other) {
+    return [=](const std::string& task) { return task == one || task == other; };
+  };
+  note_unless_read("--squad", squad_, is("qa_1", "sparq_squad"));
+  note_unless_read("--hotpotqa", hotpotqa_, is("qa_2", "qa_2"));
+  note_unless_read("--triviaqa", sparq_.triviaqa, is("sparq_triviaqa", "sparq_triviaqa"));
+  note_unless_read("--cnn-dailymail", sparq_.summaries, is("sparq_cnn_dailymail", "sparq_cnn_dailymail"));
+  note_unless_read("--haystack", haystack_,
+                   [](const std::string& task) { return task == "depths" || runtime::eval::hides_in_text(task); });
+  note_unless_read("--text", text_, [this](const std::string& task) {
+    runtime::eval::SparqFiles text;
+    text.text = text_;
+    return task == "perplexity" || task == "repetition" ||
+           (runtime::eval::is_sparq_task(task) && runtime::eval::has_input(task, text));
+  });
 }
 
 std::vector<std::string> EvalTasks::tasks_of_group(const std::string& group) const {

@@ -44,6 +44,7 @@ class EvalTasks {
  private:
   std::vector<std::string> tasks_of_group(const std::string& group) const;  // nothing when it is none
   void check_task(const std::string& name) const;
+  void note_unread_files() const;
 
   std::string haystack_, squad_, hotpotqa_, text_;
   std::string chat_template_ = "none";

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -127,6 +128,20 @@ TEST_F(EvalProgram, ReadsPreparedSamples) {
   EXPECT_EQ(json["rows"][0]["ctx_size"], 256);
 }
 
+TEST_F(EvalProgram, FilesThatNoTaskReadsAreNoted) {
+  folder_.write("file.txt", "hay and straw");
+  for (const char* option : {"--squad", "--hotpotqa", "--triviaqa", "--cnn-dailymail", "--haystack", "--text"}) {
+    const Outcome outcome =
+        eval({"--tasks", "niah_single_1", "-c", "512", "--samples", "1", "--attn", "dense", option, at("file.txt")});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_NE(outcome.err.find(fmt::format("note: {} has no effect: no task", option)), std::string::npos)
+        << outcome.err;
+  }
+  EXPECT_EQ(eval({"--tasks", "depths", "-c", "512", "--samples", "1", "--attn", "dense", "--haystack", at("file.txt")})
+                .err.find("has no effect"),
+            std::string::npos);
+}
+
 TEST_F(EvalProgram, WhatCannotBeDoneIsRefusedInOneLine) {
   EXPECT_TRUE(refused_with(eval({"--tasks", "niah"}), 2, {"--tasks niah", "niah_single_1", "perplexity"}));
   EXPECT_TRUE(refused_with(eval({"--tasks", "qa_1"}), 2, {"qa_1", "--squad"}));
@@ -137,6 +152,8 @@ TEST_F(EvalProgram, WhatCannotBeDoneIsRefusedInOneLine) {
   EXPECT_TRUE(refused_with(eval({"--effective", "200"}), 2, {"--effective 200"}));
   EXPECT_TRUE(refused_with(eval({"-c", "4k,8k", "--attention-stats", at("s.md")}), 2, {"--attention-stats", "one"}));
   EXPECT_TRUE(refused_with(eval({"--plot", "x.jpg"}), 2, {"x.jpg"}));
+  EXPECT_TRUE(refused_with(eval({"--plot-by", "kl"}), 2, {"--plot-by goes with --plot"}));
+  EXPECT_TRUE(refused_with(eval({"--plot-against", "bytes"}), 2, {"--plot-against goes with --plot"}));
   EXPECT_TRUE(refused_with(eval({"--format", "xml"}), 2, {"xml", "text|md|csv"}));
   EXPECT_TRUE(refused_with(eval({"--text", at("none.txt")}), 1, {"--text", "none.txt"}));
   EXPECT_TRUE(refused_with(eval({"--haystack", at("none.txt")}), 1, {"--haystack", "none.txt"}));

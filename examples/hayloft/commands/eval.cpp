@@ -101,6 +101,9 @@ class EvalCommand : public Command {
       fail("--attention-stats {}: is of one context length, and --ctx-size has {}", outputs_.stats, ctx_sizes_.size());
     }
     if (!outputs_.plot.empty()) runtime::eval::check_picture(outputs_.plot);
+    for (const char* option : {"--plot-by", "--plot-against"}) {
+      if (outputs_.plot.empty() && app_->count(option) > 0) fail("{} goes with --plot", option);
+    }
   }
 
   void check_ranks() const override {

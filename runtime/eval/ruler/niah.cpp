@@ -160,6 +160,11 @@ class Generator : public RulerGenerator {
 
 }  // namespace
 
+bool hides_in_text(std::string_view task) {
+  return std::ranges::any_of(tasks,
+                             [&](const Niah& each) { return each.task == task && each.haystack == Haystack::text; });
+}
+
 std::unique_ptr<RulerGenerator> make_ruler_niah(std::string_view task, const RulerOptions& options,
                                                 std::int64_t ctx_size) {
   const auto* niah =
