@@ -28,7 +28,8 @@ DraftOptions parse_draft(std::string_view text) {
       left.remove_prefix(std::string_view("lookup").size());
       if (left.starts_with(':')) fail("--draft {}: lookup has no options", text);
     } else if (begins_draft(left, "self")) {
-      const std::size_t end = left.find(",lookup");
+      if (options.self) fail("--draft {}: names self twice; one method drafts", text);
+      const std::size_t end = std::min(left.find(",lookup"), left.find(",self"));
       std::string_view method = left.substr(0, end).substr(std::string_view("self").size());
       if (method.starts_with(':')) method.remove_prefix(1);
       options.self = parse_method(method.empty() ? "sparq" : method, {});

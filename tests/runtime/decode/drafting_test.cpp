@@ -7,6 +7,7 @@
 #include "offload/error.h"
 #include "tests/runtime/decode/session_fixture.h"
 #include "tests/support/hybrid_model.h"
+#include "tests/support/refusal.h"
 #include "tests/support/temporary_folder.h"
 
 // Texts that are drafted and verified, against the same decoded token by token.
@@ -134,6 +135,9 @@ TEST(DraftOptionsTest, AreReadAsTheyAreWritten) {
   EXPECT_TRUE(both.lookup);
   EXPECT_EQ(both.self->name, "topk");
   EXPECT_EQ(parse_draft("lookup,self:sparq:r=8").self->rank, 8);
+  for (const char* twice : {"self,self:topk", "self:topk:k=64,32,self", "self,lookup,self"}) {
+    EXPECT_TRUE(test::refuses([&] { parse_draft(twice); }, {twice, "self twice"}));
+  }
   for (const char* wrong :
        {"", "mtp", "lookup,", "lookup:k=1", "lookupself", "self:dense", "self:h2o", "self:nothing"}) {
     EXPECT_THROW(parse_draft(wrong), Error) << wrong;
