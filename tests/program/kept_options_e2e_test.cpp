@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/program/program.h"
+#include "tests/program/program_fixture.h"
 
 namespace hayloft::test {
 namespace {
@@ -84,6 +84,17 @@ TEST_F(KeptOptions, AResumedIngestIsHeldToThemToo) {
   std::filesystem::rename(at("hay.hay"), at("hay.hay.part"));  // as an ingest leaves it that is killed before its end
   const std::vector<std::string> resume{"ingest", "-f", text_, "--save", at("hay.hay"), "--columns", "f16"};
   EXPECT_TRUE(refused_with(run_program(resume), 1, {"--columns f16", "int8"}));
+}
+
+TEST_F(ProgramTest, WhatIsAppendedIsReadByTheModelOfTheContext) {
+  const std::string model = make_model();
+  write(at("hay.txt"), "the hay");
+  write(at("more.txt"), " and more of it");
+  ASSERT_EQ(run_program({"ingest", "-m", model, "-f", at("hay.txt"), "--save", at("hay.hay")}).exit_code, 0);
+  for (const char* way : {"--append", "--update"}) {
+    const Outcome outcome = run_program({"ingest", way, at("hay.hay"), "-f", at("more.txt")});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  }
 }
 
 }  // namespace

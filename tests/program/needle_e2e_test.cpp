@@ -67,6 +67,12 @@ TEST_F(ProgramTest, AShortContextLeavesTheMethodsSomethingToSelect) {
   }
 }
 
+TEST_F(ProgramTest, ALengthOrAMethodThatStandsThereTwiceIsRefused) {
+  EXPECT_TRUE(refused_with(run_program({"needle", "-c", "4k,1k,4096"}), 2, {"--ctx-size", "4096", "twice"}));
+  EXPECT_TRUE(refused_with(run_program({"needle", "--attn", "sparq,dense", "--attn", "sparq:r=16"}), 2,
+                           {"--attn", "sparq r=16 k=128", "twice"}));
+}
+
 TEST_F(ProgramTest, NeedlesAreFoundByEveryColumnFormat) {
   // The bundled model; nearly the whole context lies in the store.
   for (const std::string format : {"f16", "int8", "int4", "planes"}) {

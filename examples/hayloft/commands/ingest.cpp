@@ -47,7 +47,7 @@ class IngestCommand : public Command {
  public:
   explicit IngestCommand(CLI::App& app) : app_(app) {
     app.footer(ingest_examples);
-    add_model_option(app, model_, "the bundled needle model");
+    add_model_option(app, model_, "the bundled needle model; that of the context which goes on");
     add_rope_options(app, rope_);
     app.add_option("-f,--file", files_, "Text to read, a file or folder after another; - is standard input")
         ->type_name("FILE...")
@@ -116,7 +116,7 @@ class IngestCommand : public Command {
     std::string text;
     std::optional<Environment> environment;
     prepare_together([&] {
-      directory = model_or_bundled(model_);
+      directory = model_to_read_with();
       text = whole_text();
       note_form(directory);
       environment.emplace(machine_, directory, rope_);
@@ -138,6 +138,12 @@ class IngestCommand : public Command {
   }
 
  private:
+  // The context's own where one goes on; ranks may not have the whole of that, and ask for -m.
+  std::filesystem::path model_to_read_with() const {
+    if (!model_.empty() || !save_.empty() || over_ranks()) return model_or_bundled(model_);
+    return model_of(offload::Snapshot::open(path(), offload::Snapshot::Accept::unfinished), "");
+  }
+
   const std::string& path() const { return !save_.empty() ? save_ : !append_.empty() ? append_ : update_; }
 
   // Over ranks: that all of them have been asked for the same.

@@ -79,6 +79,9 @@ std::vector<runtime::MethodOptions> AttentionOptions::methods() const {
   for (const std::string& list : attn) {
     for (const std::string& item : runtime::split_methods(list)) {
       methods.push_back(named("--attn", [&] { return runtime::parse_method(item, defaults); }));
+      if (std::find(methods.begin(), methods.end() - 1, methods.back()) != methods.end() - 1) {
+        fail("--attn: {} stands there twice", runtime::method_label(methods.back()));
+      }
     }
   }
   for (const std::string& key : flags) note_unless_used(*runtime::find_method_option(key), methods);

@@ -1,5 +1,6 @@
 #include "examples/hayloft/options/values.h"
 
+#include <algorithm>
 #include <charconv>
 #include <limits>
 
@@ -60,7 +61,11 @@ std::int64_t context_length(const std::string& text) {
 
 std::vector<std::int64_t> context_lengths(const std::string& text) {
   std::vector<std::int64_t> lengths;
-  for (const std::string_view item : split_list(text)) lengths.push_back(context_length(std::string(item)));
+  for (const std::string_view item : split_list(text)) {
+    const std::int64_t length = context_length(std::string(item));
+    if (std::ranges::find(lengths, length) != lengths.end()) fail("--ctx-size {}: {} stands there twice", text, item);
+    lengths.push_back(length);
+  }
   return lengths;
 }
 
