@@ -101,7 +101,6 @@ void EvalTasks::check(bool bundled) {
       if (std::find(tasks_.begin(), tasks_.end(), task) == tasks_.end()) tasks_.push_back(std::move(task));
     }
   }
-  note_unread_files();
 }
 
 void EvalTasks::note_unread_files() const {

@@ -31,6 +31,7 @@ class EvalTasks {
 
   std::string read_text() const;  // of --text; empty without one
   void say_what_the_bundled_model_cannot() const;
+  void note_unread_files() const;  // given for tasks that were not asked for
 
   // Length by length, files of prepared samples last.
   std::vector<std::unique_ptr<runtime::eval::EvalTask>> make(const std::string& text,
@@ -44,7 +45,6 @@ class EvalTasks {
  private:
   std::vector<std::string> tasks_of_group(const std::string& group) const;  // nothing when it is none
   void check_task(const std::string& name) const;
-  void note_unread_files() const;
 
   std::string haystack_, squad_, hotpotqa_, text_;
   std::string chat_template_ = "none";

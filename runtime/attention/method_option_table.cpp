@@ -115,7 +115,8 @@ void check_sinks(const Options& o, int) {
   for (const Budget& k : o.k.by_layer()) {
     if (k.count == 0) continue;
     if (!o.window && o.sinks >= k.count) {
-      fail("--attn-sinks {}: the sinks are counted in --attn-k, which is only {}; raise it", o.sinks, k.count);
+      fail("--attn-sinks {}: the sinks are counted in --attn-k, which is only {}; raise it or take fewer", o.sinks,
+           k.count);
     }
     if (o.window && *o.window > k.count - o.sinks) {
       fail("--attn-window {} and --attn-sinks {}: both are counted in --attn-k, which is only {}; raise it to {}",

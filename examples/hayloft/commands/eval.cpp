@@ -188,6 +188,7 @@ class EvalCommand : public Command {
     report_.effective_share = outputs_.effective_percent / 100;
     if (!outputs_.out.empty() && first_rank()) file_.emplace(outputs_.out, report_.recipe);
     tasks_.say_what_the_bundled_model_cannot();
+    tasks_.note_unread_files();
     const runtime::eval::EvalRecipe& read = report_.recipe;
     facts = {weights_digest(*environment_, directory_), shared_options(*app_),
              fmt::format("{} {} {} {} {}", read.haystack, read.squad, read.hotpotqa, read.text,
