@@ -37,6 +37,7 @@ RUNS = [  # name, model, tasks, lengths, samples (None: --samples), methods, oth
     ("smollm2-4k-kl", "smollm2", "perplexity", "4k", 5, RESTS, [*EQUAL, "--agreement", "--scored-tokens", "64"]),
     ("smollm2-8k-kl", "smollm2", "perplexity", "8k", 5, RESTS, [*EQUAL, "--agreement", "--scored-tokens", "64"]),
     ("gemma3-270m-4k-kl", "gemma3-270m", "perplexity", "4k", 5, RESTS, [*EQUAL, "--agreement", "--scored-tokens", "64"]),
+    ("gemma3-270m-16k-kl", "gemma3-270m", "perplexity", "16k", 3, RESTS, [*EQUAL, "--agreement", "--scored-tokens", "64"]),
     ("smollm2-8k", "smollm2", "niah_single_1,niah_single_2", "8k", None, FAST, CHAT),
     ("gemma3-270m-prose", "gemma3-270m", "perplexity", "32k", 1, WIDE, ["--agreement"]),
     ("gemma3-270m", "gemma3-270m", "niah_single_2", "4k,16k,32k", 3, WIDE, []),
