@@ -102,6 +102,17 @@ void MappedFile::check() const {
        path_.string());
 }
 
+void drop_mapped_pages(std::span<const std::byte> bytes) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data());
+  const std::lock_guard lock(mutex);
+  for (const Slot& slot : slots) {
+    if (!slot.file || begin < slot.begin.load() || begin + bytes.size() > slot.end.load()) continue;
+    const std::uintptr_t page = begin / page_bytes * page_bytes;
+    ::madvise(reinterpret_cast<void*>(page), begin + bytes.size() - page, MADV_DONTNEED);
+    return;
+  }
+}
+
 void survive_truncated_files() {
   struct sigaction action {};
   action.sa_sigaction = handle_bus_error;

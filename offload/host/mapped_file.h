@@ -33,6 +33,10 @@ class MappedFile {
   int slot_;  // in the table that the signal handler reads; -1: the table was full
 };
 
+// Takes the pages of these bytes out of the process's resident memory where they are of a mapped file: who reads them
+// again has them from the file. Does nothing to any other memory. Thread-safe.
+void drop_mapped_pages(std::span<const std::byte> bytes);
+
 // Handles SIGBUS from now on: where a mapped file has lost its bytes they read as zeros, and the check functions throw.
 // Any other SIGBUS ends the process as before. For programs, once at their start; the library installs no handler by
 // itself. 1,024 files at a time are covered.

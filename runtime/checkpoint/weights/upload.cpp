@@ -4,10 +4,12 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "offload/error.h"
 #include "offload/half.h"
+#include "offload/host/mapped_file.h"
 #include "runtime/checkpoint/gguf/pack.h"
 #include "runtime/checkpoint/weights/expert_placement.h"
 #include "runtime/checkpoint/weights/quantise.h"
@@ -15,6 +17,8 @@
 namespace hayloft::runtime {
 
 namespace {
+
+constexpr std::size_t staged_bytes = std::size_t{8} << 20;  // of a matrix on its way
 
 bool in_order(const CheckpointTensor& tensor) {
   return tensor.paired_heads == 0 && tensor.run_rows == 0;
@@ -127,6 +131,12 @@ gpu::Matrix WeightUpload::half_of_heads(const std::string& name, int heads, int 
 }
 
 gpu::Matrix WeightUpload::take(const std::string& name, const CheckpointTensor& tensor, int rows, int cols) {
+  gpu::Matrix matrix = as_wanted(name, tensor, rows, cols);
+  if (backend_) offload::drop_mapped_pages(tensor.data);
+  return matrix;
+}
+
+gpu::Matrix WeightUpload::as_wanted(const std::string& name, const CheckpointTensor& tensor, int rows, int cols) {
   if (form_ == WeightForm::f16 && tensor.type != gguf::TensorType::f16) return as_f16(tensor, rows, cols);
   if (const auto packing = gguf::packing_of(tensor.type)) {
     if (backend_ && !backend_->multiplies_packed()) return as_f16(tensor, rows, cols);
@@ -190,21 +200,33 @@ float* WeightUpload::values(std::vector<float> x) {
 }
 
 void* WeightUpload::upload(const void* host, std::uint64_t bytes) {
+  void* const room = make_room(bytes);
+  if (room) put(room, host, bytes);
+  return room;
+}
+
+// Null without a device, where bytes are only counted.
+void* WeightUpload::make_room(std::uint64_t bytes) {
   weights_.bytes += bytes;
   if (!backend_) return nullptr;
-  if (on_host_) return keep_on_host(host, bytes);
+  if (on_host_) return make_room_on_host(bytes);
   weights_.buffers.push_back(backend_->allocate_weights(bytes, stream_));
-  void* device = weights_.buffers.back().as<void>();
-  backend_->to_device(device, host, bytes, stream_);
-  return device;
+  return weights_.buffers.back().as<void>();
+}
+
+void WeightUpload::put(void* room, const void* from, std::uint64_t bytes) {
+  if (on_host_) {
+    std::memcpy(room, from, bytes);
+  } else {
+    backend_->to_device(room, from, bytes, stream_);
+  }
 }
 
 // Experts are many and small, so that they share pieces of host memory.
-void* WeightUpload::keep_on_host(const void* from, std::uint64_t bytes) {
+void* WeightUpload::make_room_on_host(std::uint64_t bytes) {
   constexpr std::uint64_t least = std::uint64_t{1} << 20, most = std::uint64_t{64} << 20;
   if (!of_mixture_) {
     weights_.host_table = backend_->host_memory(bytes);
-    std::memcpy(weights_.host_table.get(), from, bytes);
     return weights_.host_table.get();
   }
   if (weights_.host_experts.empty() || piece_ - taken_ < bytes) {
@@ -214,7 +236,6 @@ void* WeightUpload::keep_on_host(const void* from, std::uint64_t bytes) {
   }
   std::byte* const to = weights_.host_experts.back().get() + taken_;
   taken_ = std::min(piece_, taken_ + expert_piece_bytes(bytes));
-  std::memcpy(to, from, bytes);
   return to;
 }
 
@@ -223,7 +244,12 @@ gpu::Matrix WeightUpload::plain(const CheckpointTensor& tensor, int rows, int co
   std::span<const std::byte> data = tensor.data;
   const std::size_t bytes = row_bytes(tensor, rows) * static_cast<std::size_t>(rows);
   if (backend_ && !in_order(tensor)) data = ordered = ordered_rows(tensor, rows);
-  void* const device = upload(data.data(), bytes);
+  auto* const device = static_cast<std::byte*>(make_room(bytes));
+  for (std::size_t at = 0; device && at < bytes; at += staged_bytes) {
+    const std::span<const std::byte> piece = data.subspan(at, std::min(staged_bytes, bytes - at));
+    put(device + at, piece.data(), piece.size());
+    offload::drop_mapped_pages(piece);
+  }
   const bool passing = !ordered.empty() || tensor.memory;
   gpu::DType type = plain_type(tensor.type);
   if (backend_ && !on_host_) {
@@ -245,25 +271,41 @@ gpu::Matrix WeightUpload::packed(const std::string& name, const CheckpointTensor
          backend_->name());
   }
   const std::size_t stride = row_bytes(tensor, rows);
-  std::vector<std::byte> bytes(gpu::bytes_of(matrix));
+  const std::size_t tile_bytes = packing.tile_bytes(cols);
   std::atomic<bool> fits = true;
   constexpr int height = gpu::packed_tile_rows;
-  backend_->threads().parallel_for((rows + height - 1) / height, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t tile = begin; tile < end; ++tile) {
+  const std::int64_t tiles = (rows + height - 1) / height;
+  const std::int64_t at_once = std::clamp<std::int64_t>(staged_bytes / tile_bytes, 1, tiles);
+  std::vector<std::byte> bytes(static_cast<std::size_t>(at_once) * tile_bytes);
+  auto* const room = static_cast<std::byte*>(make_room(gpu::bytes_of(matrix)));
+  const auto pack_tiles = [&](std::int64_t first, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t tile = first + begin; tile < first + end; ++tile) {
       std::vector<const std::byte*> tile_rows;
       for (std::int64_t row = tile * height; row < std::min<std::int64_t>((tile + 1) * height, rows); ++row) {
         tile_rows.push_back(tensor.data.data() + static_cast<std::size_t>(stored_row(tensor, rows, row)) * stride);
       }
       const std::span<const std::byte* const> views(tile_rows);
-      if (!pack(views, bytes.data() + static_cast<std::size_t>(tile) * packing.tile_bytes(cols))) fits = false;
+      if (!pack(views, bytes.data() + static_cast<std::size_t>(tile - first) * tile_bytes)) fits = false;
     }
-  });
-  if (!fits) {
-    fail("{}: tensor {} holds scales or numbers beyond the range of f16; use --weights f16", checkpoint_->path(), name);
+  };
+  for (std::int64_t first = 0; first < tiles; first += at_once) {
+    const std::int64_t count = std::min(at_once, tiles - first);
+    backend_->threads().parallel_for(count, 1, [&](auto begin, auto end) { pack_tiles(first, begin, end); });
+    if (!fits) {
+      fail("{}: tensor {} holds scales or numbers beyond the range of f16; use --weights f16", checkpoint_->path(),
+           name);
+    }
+    put(room + static_cast<std::size_t>(first) * tile_bytes, bytes.data(),
+        static_cast<std::size_t>(count) * tile_bytes);
+    backend_->synchronize(stream_);
+    if (in_order(tensor)) {
+      const std::size_t from = static_cast<std::size_t>(first * height) * stride;
+      offload::drop_mapped_pages(tensor.data.subspan(
+          from, std::min(static_cast<std::size_t>(count * height) * stride, tensor.data.size() - from)));
+    }
   }
-  matrix.data = upload(bytes.data(), bytes.size());
+  matrix.data = room;
   weights_.packed = true;
-  backend_->synchronize(stream_);
   return matrix;
 }
 
@@ -274,15 +316,22 @@ gpu::Matrix WeightUpload::as_f16(const CheckpointTensor& tensor, int rows, int c
     return matrix;
   }
   std::vector<float> row(static_cast<std::size_t>(cols));
-  std::vector<f16> halves(static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols));
+  const std::size_t at_once = std::max<std::size_t>(1, staged_bytes / (row.size() * sizeof(f16)));  // rows
+  std::vector<f16> halves;
   const std::size_t stride = row_bytes(tensor, rows);
+  auto* const room = static_cast<f16*>(make_room(gpu::bytes_of(matrix)));
   for (int r = 0; r < rows; ++r) {
     const auto from = static_cast<std::size_t>(stored_row(tensor, rows, r)) * stride;
     gguf::dequantise(tensor.type, tensor.data.subspan(from, stride), row.data());
-    std::transform(row.begin(), row.end(), halves.begin() + static_cast<std::ptrdiff_t>(r) * cols, to_f16);
+    std::ranges::transform(row, std::back_inserter(halves), to_f16);
+    const auto done = static_cast<std::size_t>(r) + 1;
+    if (halves.size() < at_once * row.size() && r + 1 < rows) continue;
+    put(room + done * row.size() - halves.size(), halves.data(), halves.size() * sizeof(f16));
+    backend_->synchronize(stream_);
+    halves.clear();
+    if (in_order(tensor)) offload::drop_mapped_pages(tensor.data.first(done * stride));
   }
-  matrix.data = upload(halves.data(), halves.size() * sizeof(f16));
-  backend_->synchronize(stream_);
+  matrix.data = room;
   return matrix;
 }
 

@@ -69,13 +69,16 @@ class WeightUpload {
   using PackTile = std::function<bool(std::span<const std::byte* const> rows, std::byte* out)>;
 
   gpu::Matrix take(const std::string& name, const CheckpointTensor& tensor, int rows, int cols);
+  gpu::Matrix as_wanted(const std::string& name, const CheckpointTensor& tensor, int rows, int cols);
   gpu::Matrix counted(gpu::Matrix matrix);
   gpu::Matrix plain(const CheckpointTensor& tensor, int rows, int cols);
   gpu::Matrix packed(const std::string& name, const CheckpointTensor& tensor, int rows, int cols,
                      const gpu::Packing& packing, const PackTile& pack);
   gpu::Matrix as_f16(const CheckpointTensor& tensor, int rows, int cols);
   void* upload(const void* host, std::uint64_t bytes);
-  void* keep_on_host(const void* from, std::uint64_t bytes);
+  void* make_room(std::uint64_t bytes);
+  void* make_room_on_host(std::uint64_t bytes);
+  void put(void* room, const void* from, std::uint64_t bytes);
 
   Checkpoint* checkpoint_;
   WeightForm form_;

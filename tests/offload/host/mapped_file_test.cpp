@@ -49,6 +49,34 @@ TEST_F(MappedFileTest, ShowsTheBytesOfTheFile) {
   check_mapped_files();
 }
 
+std::int64_t resident_pages() {
+  std::int64_t all = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> all >> resident;
+  return resident;
+}
+
+TEST_F(MappedFileTest, PagesThatAreDroppedAreNoLongerResidentAndReadTheSame) {
+  constexpr std::uint64_t large = 64 << 20, pages = large / 4096;
+  fs::resize_file(path_, large);
+  const int descriptor = ::open(path_.c_str(), O_RDONLY);
+  const MappedFile file(descriptor, large, path_);
+  ::close(descriptor);
+  const std::string text(5000, 'y');  // no file's: stays as it is
+  const auto touch = [&] {
+    int sum = 0;
+    for (std::uint64_t at = 0; at < large; at += 4096) sum += std::to_integer<int>(file.data()[at]);
+    return sum;
+  };
+  const std::int64_t before = resident_pages();
+  const int sum = touch();
+  EXPECT_GT(resident_pages(), before + static_cast<std::int64_t>(pages) / 2);
+  drop_mapped_pages(file.bytes().subspan(1));
+  drop_mapped_pages(std::as_bytes(std::span(text)));
+  EXPECT_LT(resident_pages(), before + static_cast<std::int64_t>(pages) / 2);
+  EXPECT_EQ(touch(), sum);
+  EXPECT_EQ(text, std::string(5000, 'y'));
+}
+
 TEST_F(MappedFileTest, ReadsZerosBehindTheNewEndAndSaysSo) {
   survive_truncated_files();
   const auto file = map(path_);

@@ -1,5 +1,6 @@
 #include "runtime/checkpoint/weights/weights.h"
 
+#include "gpu/cpu/cpu_backend.h"
 #include "tests/runtime/checkpoint/weights/weights_fixture.h"
 #include "tests/support/refusal.h"
 
@@ -72,6 +73,55 @@ TEST_F(WeightsTest, FindsExpertsInEveryFormThatFilesHaveThemIn) {
         EXPECT_TRUE(std::all_of(values, values + of->rows * of->cols, [&](float x) { return x == expected; })) << e;
       }
     }
+  }
+}
+
+// A CPU that notes the largest piece that it was handed.
+class PiecesBackend : public gpu::CpuBackend {
+ public:
+  using gpu::CpuBackend::CpuBackend;
+  void to_device(void* device, const void* host, std::uint64_t bytes, gpu::Stream stream) override {
+    largest = std::max(largest, bytes);
+    gpu::CpuBackend::to_device(device, host, bytes, stream);
+  }
+  std::uint64_t largest = 0;
+};
+
+// A second copy of the embedding, which may be half of a model, is no more than a piece of it.
+TEST_F(WeightsTest, AMatrixIsTakenInPiecesAndWholeAllTheSame) {
+  constexpr std::int64_t vocabulary = 300'005, period = 37 * gpu::packed_tile_rows;  // rows that repeat
+  Tensors tensors = small_checkpoint("F16");
+  tensors.erase("lm_head.weight");
+  for (auto& [name, tensor] : tensors) {
+    std::int64_t elements = 1;
+    for (std::int64_t& n : tensor.shape) elements *= n = n == 10 ? vocabulary : n == 16 ? 32 : n;
+    tensor.values.resize(static_cast<std::size_t>(elements));
+    for (std::size_t i = 0; i < tensor.values.size(); ++i) {
+      const std::size_t row = i / 32 % period;
+      tensor.values[i] = static_cast<float>((row * 7 + i % 32) % 2048);
+    }
+  }
+  folder_.write("model.safetensors", image(tensors));
+  ModelConfig config = small_config();
+  config.vocab_size = vocabulary;
+  config.hidden_size = 32;
+  config.query_heads = 4;
+  config.tied_embeddings = true;
+  for (const WeightForm form : {WeightForm::stored, WeightForm::q8}) {
+    PiecesBackend backend(threads_);
+    const Weights weights = load_weights(*Checkpoint::open(folder_.path()), config, backend, form);
+    const gpu::Matrix& matrix = weights.embedding;
+    const std::uint64_t bytes = gpu::bytes_of(matrix);
+    ASSERT_GT(bytes, std::uint64_t{9} << 20);
+    EXPECT_LE(backend.largest, std::uint64_t{8} << 20) << name(form);
+    const std::vector<std::byte> all = bytes_at(matrix.data, bytes);
+    const std::uint64_t repeats =
+        form == WeightForm::stored ? period * 32 * sizeof(f16) : 37 * matrix.packing.tile_bytes(32);
+    ASSERT_NE((std::uint64_t{8} << 20) % repeats, 0u) << "pieces do not begin where rows repeat";
+    const std::uint64_t whole = form == WeightForm::stored ? bytes : bytes / repeats * repeats;
+    EXPECT_TRUE(std::equal(all.begin() + static_cast<std::ptrdiff_t>(repeats),
+                           all.begin() + static_cast<std::ptrdiff_t>(whole), all.begin()))
+        << name(form);
   }
 }
 
