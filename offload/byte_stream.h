@@ -35,6 +35,7 @@ class ByteWriter {
     array(std::span<const char>(value));
   }
   void pad(std::size_t to) { bytes_.resize(to); }  // with zeros, up to `to` bytes
+  void reserve(std::size_t bytes) { bytes_.reserve(bytes); }
   std::size_t size() const { return bytes_.size(); }
   std::vector<std::byte> take() { return std::move(bytes_); }
 

@@ -45,6 +45,7 @@ class Cache {
 
   // The tail of every layer, copied to the host, for a snapshot.
   std::vector<offload::SnapshotTail> tails() const;
+  offload::SnapshotTail tail(int layer) const;  // of one of them
   const offload::Store& store() const { return store_; }
 
   // If ranks hold the context together: f64 [global layers][Hkv][d] of columns in planes, else empty: the spread of K

@@ -74,25 +74,27 @@ void Cache::restore_state(Tail& tail, const offload::SnapshotTail& saved, const 
 
 std::vector<offload::SnapshotTail> Cache::tails() const {
   std::vector<offload::SnapshotTail> images;
-  for (const Tail& tail : tails_) {
-    // A sliding-window layer may still hold a little more than its window.
-    const std::int64_t surplus = tail.window > 0 ? std::max<std::int64_t>(0, tail.tokens - tail.window) : 0;
-    offload::SnapshotTail image{tail.store_layer, tail.position + surplus, tail.tokens - surplus, {}, {},
-                                tail.exact_sum};
-    if (tail.recurrent && tail.position > 0) {
-      image.state.resize(static_cast<std::size_t>(delta_.kept_floats()));
-      backend_->to_host(image.state.data(), tail.state.as<void>(), recurrent_bytes(delta_), backend_->stream());
-    }
-    const std::int64_t per_head = image.tokens * 2 * head_dim_;
-    image.rows.resize(static_cast<std::size_t>(kv_heads_ * per_head));
-    for (int head = 0; head < kv_heads_ && image.tokens > 0; ++head) {
-      backend_->to_host(image.rows.data() + head * per_head,
-                        tail.rows.as<f16>() + (head * tail.capacity + tail.first + surplus) * 2 * head_dim_,
-                        static_cast<std::uint64_t>(per_head) * sizeof(f16), backend_->stream());
-    }
-    images.push_back(std::move(image));
-  }
+  for (std::size_t layer = 0; layer < tails_.size(); ++layer) images.push_back(tail(static_cast<int>(layer)));
   return images;
+}
+
+offload::SnapshotTail Cache::tail(int layer) const {
+  const Tail& tail = tails_[static_cast<std::size_t>(layer)];
+  // A sliding-window layer may still hold a little more than its window.
+  const std::int64_t surplus = tail.window > 0 ? std::max<std::int64_t>(0, tail.tokens - tail.window) : 0;
+  offload::SnapshotTail image{tail.store_layer, tail.position + surplus, tail.tokens - surplus, {}, {}, tail.exact_sum};
+  if (tail.recurrent && tail.position > 0) {
+    image.state.resize(static_cast<std::size_t>(delta_.kept_floats()));
+    backend_->to_host(image.state.data(), tail.state.as<void>(), recurrent_bytes(delta_), backend_->stream());
+  }
+  const std::int64_t per_head = image.tokens * 2 * head_dim_;
+  image.rows.resize(static_cast<std::size_t>(kv_heads_ * per_head));
+  for (int head = 0; head < kv_heads_ && image.tokens > 0; ++head) {
+    backend_->to_host(image.rows.data() + head * per_head,
+                      tail.rows.as<f16>() + (head * tail.capacity + tail.first + surplus) * 2 * head_dim_,
+                      static_cast<std::uint64_t>(per_head) * sizeof(f16), backend_->stream());
+  }
+  return image;
 }
 
 }  // namespace hayloft::runtime

@@ -31,7 +31,9 @@ bool worth_compacting(const offload::SnapshotWriter& part, const Session& sessio
   if (kept_checkpoints(session.config(), noted) > 1 || part.token_count() == 0) return false;
   constexpr std::uint64_t little = 1 << 16;
   std::uint64_t tails = 0;
-  for (const offload::SnapshotTail& tail : session.cache().tails()) tails += tail.rows.size() * sizeof(f16);
+  for (int layer = 0; layer < session.config().layers; ++layer) {
+    tails += session.cache().tail(layer).rows.size() * sizeof(f16);
+  }
   const std::uint64_t whole = session.cache().host_bytes() + tokens.size_bytes() + tails;
   return part.file_bytes() + tails > whole * 3 / 2 + little;
 }

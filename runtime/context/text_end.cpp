@@ -70,14 +70,16 @@ ReadEnd read_text_end(const Session& session, std::span<const std::int32_t> toke
   const std::int64_t first = session.tokens();
   const auto count = static_cast<std::int64_t>(tokens.size());
   Session end = session.fork();
+  end.share_workspace(session.workspace());
   end.hold_in_tails(count);  // blocks take some of them as they are restored: those of integers would change the rows
   end.append(tokens);
   ByteWriter bytes;
   bytes.number(first);
   bytes.number(count);
   bytes.array(tokens);
-  for (const offload::SnapshotTail& tail : end.cache().tails()) {
-    const offload::SnapshotTail rows = newest(tail, first, config.kv_heads, config.head_dim);
+  for (int layer = 0; layer < config.layers; ++layer) {
+    const offload::SnapshotTail rows = newest(end.cache().tail(layer), first, config.kv_heads, config.head_dim);
+    if (layer == 0) bytes.reserve(bytes.size() + config.sliding_window.size() * 5 / 4 * rows.rows.size() * sizeof(f16));
     bytes.number(rows.tokens);
     bytes.array(std::span<const f16>(rows.rows));
   }

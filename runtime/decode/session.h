@@ -203,6 +203,7 @@ class Session {
   // Computes in that memory from now on instead of in its own: sessions that take turns on one thread need it only
   // once. Forks have their own again.
   void share_workspace(std::shared_ptr<Workspace> workspace) { workspace_ = std::move(workspace); }
+  std::shared_ptr<Workspace> workspace() const { return workspace_; }
 
   // Calls the observer for what is decoded from now on, after those that are there already.
   void add_observer(std::shared_ptr<StepObserver> observer) { attention_.add_observer(std::move(observer)); }
