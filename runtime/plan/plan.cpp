@@ -27,8 +27,8 @@ std::uint64_t pages(std::uint64_t bytes) {
 
 // At most: checkpoints leave areas behind that are no larger than twice the last, which has half as much again as it
 // needs. Those that are kept have ranges of their own, and two more take turns: what the last checkpoint but one refers
-// to is not written over. Ids of tokens begin at a page with every checkpoint, of which a chunk has one at most. The
-// metadata of blocks is a few bytes each and counts as a page per thousand tokens.
+// to is not written over. The end of a text lies beside, whole. Ids of tokens begin at a page with every checkpoint, of
+// which a chunk has one at most. The metadata of blocks is a few bytes each and counts as a page per thousand tokens.
 std::uint64_t saved_bytes(const PlanRequest& request, const offload::BlockLayout& layout, std::uint64_t store) {
   std::uint64_t tails = 0;
   const ModelConfig& config = request.config;
@@ -43,9 +43,8 @@ std::uint64_t saved_bytes(const PlanRequest& request, const offload::BlockLayout
     if (fresh) {
       TailSlots tail = tail_after(request.session.cache, window, request.tokens, request.session.chunk_tokens);
       tail.forget();
-      // The end of the text lies beside, out of which blocks have taken nothing.
-      const std::int64_t end = window > 0 ? 0 : request.tokens % request.session.chunk_tokens;
-      known->second = offload::tail_bytes(layout, std::max(tail.tokens, end));
+      if (window == 0) tail.tokens = std::max(tail.tokens, request.tokens % request.session.chunk_tokens);  // the end
+      known->second = offload::tail_bytes(layout, tail.tokens);
     }
     tails += known->second;
   }
