@@ -2,9 +2,11 @@
 #include <malloc.h>
 
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <map>
+#include <new>
 #include <optional>
 
 #include "examples/hayloft/command.h"
@@ -181,6 +183,17 @@ void return_freed_memory() {
   ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
 }
 
+// Where the system refuses memory, what is half made is taken apart, and a tree of JSON takes memory for that again: so
+// much is kept, untouched, and given back before the refusal is thrown.
+void keep_memory_for_unwinding() {
+  constexpr std::size_t kKept = std::size_t{8} << 20;
+  static std::atomic<void*> kept = std::malloc(kKept);
+  std::set_new_handler([] {
+    std::free(kept.exchange(nullptr));
+    throw std::bad_alloc();
+  });
+}
+
 // Writing past a limit (ulimit -f) or into a pipe that nobody reads is an error of that write, with a message, and not
 // the end of the process.
 void ignore_write_signals() {
@@ -210,6 +223,7 @@ int main(int argc, char** argv) {
   open_standard_descriptors();
   ignore_write_signals();
   return_freed_memory();
+  keep_memory_for_unwinding();
   silence_hwloc();
   catch_interrupts();
   silence_other_ranks();
