@@ -72,15 +72,17 @@ TEST_F(RopeTest, OverridesThatWouldDoNothingAreRefused) {
   EXPECT_TRUE(refuses("llama", {.scaling = RopeScaling::none, .factor = 4}, {"--rope-scale 4", "none"}));
   EXPECT_TRUE(refuses("llama", {.scaling = RopeScaling::yarn}, {"--rope-scaling yarn", "by --rope-scale"}));
   EXPECT_TRUE(refuses("llama-llama3", {.scaling = RopeScaling::linear}, {"--rope-scaling linear", "by --rope-scale"}));
-  EXPECT_TRUE(refuses("llama", {.original_positions = 64}, {"--yarn-orig-ctx 64", "--rope-scaling yarn"}));
-  EXPECT_TRUE(refuses("llama", {.factor = 4, .original_positions = 64}, {"--yarn-orig-ctx 64", "linearly"}));
+  EXPECT_TRUE(
+      refuses("llama", {.scaling = {}, .original_positions = 64}, {"--yarn-orig-ctx 64", "--rope-scaling yarn"}));
+  EXPECT_TRUE(
+      refuses("llama", {.scaling = {}, .factor = 4, .original_positions = 64}, {"--yarn-orig-ctx 64", "linearly"}));
   EXPECT_TRUE(refuses("llama-llama3", {.scaling = RopeScaling::none, .original_positions = 64}, {"--yarn-orig-ctx"}));
 
   const auto yarn = [](nlohmann::json& fields) {
     fields["rope_parameters"] = {{"rope_type", "yarn"}, {"rope_theta", 10000.0}, {"factor", 4.0}};
   };
   for (const RopeOverrides& overrides :
-       {RopeOverrides{.scaling = RopeScaling::yarn}, RopeOverrides{.original_positions = 64}}) {
+       {RopeOverrides{.scaling = RopeScaling::yarn}, RopeOverrides{.scaling = {}, .original_positions = 64}}) {
     ModelConfig own = config("llama", yarn);
     set_rope(own, overrides);
     EXPECT_EQ(own.global_rope.factor, 4) << "the model's own";
