@@ -33,6 +33,22 @@ nlohmann::json parse(std::string_view json, const std::string& name) {
   }
 }
 
+// Takes a tree apart from its leaves, for which no memory is needed, as the tree's own destructor would: where the
+// system has none left, that would end the program.
+void take_apart(nlohmann::json& tree, int depth) {
+  constexpr int kDeepest = 64;  // what is nested deeper is left to the destructor
+  const auto apart = [depth](nlohmann::json& part) {
+    if (part.is_structured() && depth < kDeepest) take_apart(part, depth + 1);
+  };
+  if (auto* const list = tree.get_ptr<nlohmann::json::array_t*>()) {
+    for (nlohmann::json& part : *list) apart(part);
+    list->clear();
+  } else if (auto* const object = tree.get_ptr<nlohmann::json::object_t*>()) {
+    for (auto& [key, part] : *object) apart(part);
+    object->clear();
+  }
+}
+
 // A component that is absent or null does nothing.
 template <class Component>
 Component read(const Field& document, const char* key) {
@@ -90,8 +106,11 @@ Tokenizer::Tokenizer(const std::filesystem::path& directory) {
   if (!std::filesystem::exists(name, error)) {
     fail("{}: is not there; a model directory holds its tokenizer as tokenizer.json", name);
   }
-  const nlohmann::json document = parse(offload::read_file_bytes("", name, most_bytes), name);
-  impl_ = std::make_unique<Impl>(Field(document, name), &directory);
+  struct Document {
+    nlohmann::json tree;
+    ~Document() { take_apart(tree, 0); }
+  } const document{parse(offload::read_file_bytes("", name, most_bytes), name)};
+  impl_ = std::make_unique<Impl>(Field(document.tree, name), &directory);
 }
 
 Tokenizer::Tokenizer(const TokenizerDocument& document)
