@@ -183,8 +183,8 @@ void return_freed_memory() {
   ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
 }
 
-// Where the system refuses memory, what is half made is taken apart, and a tree of JSON takes memory for that again: so
-// much is kept, untouched, and given back before the refusal is thrown.
+// Keeps memory, untouched, and gives it back before a refusal of the system is thrown: what is half made is taken apart
+// then, and a tree of JSON takes memory for that again.
 void keep_memory_for_unwinding() {
   constexpr std::size_t kKept = std::size_t{8} << 20;
   static std::atomic<void*> kept = std::malloc(kKept);

@@ -79,7 +79,8 @@ ReadEnd read_text_end(const Session& session, std::span<const std::int32_t> toke
   bytes.array(tokens);
   for (int layer = 0; layer < config.layers; ++layer) {
     const offload::SnapshotTail rows = newest(end.cache().tail(layer), first, config.kv_heads, config.head_dim);
-    if (layer == 0) bytes.reserve(bytes.size() + config.sliding_window.size() * 5 / 4 * rows.rows.size() * sizeof(f16));
+    if (layer == 0)
+      bytes.reserve(bytes.size() + static_cast<std::size_t>(config.layers) * 5 / 4 * rows.rows.size() * sizeof(f16));
     bytes.number(rows.tokens);
     bytes.array(std::span<const f16>(rows.rows));
   }

@@ -14,7 +14,7 @@
 namespace hayloft::runtime {
 
 inline constexpr std::string_view text_end_name = "text end";  // of the attachment
-// Of another, where the text was read sparsely: i64 tokens of the text, then save_prefill_read() of all of it.
+// Names another, of a text that was read sparsely: i64 tokens of the text, then save_prefill_read() of all of it.
 inline constexpr std::string_view whole_prefill_read_name = "prefill read, whole";
 
 // Returns what a saved text has read sparsely, its end counted in where that was saved. Throws Error where that is

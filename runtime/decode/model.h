@@ -94,7 +94,7 @@ class Model {
 
   const ModelConfig& config() const { return config_; }
   // Returns what it computes with besides its files, as options: RoPE that was overridden, and the form of its weights.
-  // What another one of these has read is not to be gone on with.
+  // A model goes on with what one of the same options has read, and with nothing else.
   std::string run_options() const;
   gpu::Backend& backend() const { return *backend_; }
   std::uint64_t weight_bytes() const { return weights_.bytes; }

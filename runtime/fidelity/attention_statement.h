@@ -18,7 +18,7 @@ struct AttentionStatement {
   std::map<std::string, std::int64_t> methods;  // steps x global layers by method
   double attended = 0;                          // shares of the positions, summed over the steps
   std::int64_t steps = 0;
-  // How what was not read exactly was read, as prefill_label(), a saved context's way first; empty where all was.
+  // Says how what was not read exactly was read, as prefill_label(), a saved context's way first; empty where all was.
   std::string prompt;
   bool int8_products = false;  // quantised weights met inputs rounded to 8 bits, in the prompt or since
   bool over_ranks = false;     // nobody counts the positions of all: `dense` alone is exact

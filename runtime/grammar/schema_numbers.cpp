@@ -100,7 +100,7 @@ class Decimals {
  public:
   Decimals(const Decimal* least, const Decimal* most) : least_(least), most_(most) {}
 
-  // What follows the digits of the whole number; empty with `none` set where nothing may.
+  // Returns what follows the digits of the whole number; empty with `none` set where nothing may.
   std::string behind_whole(int left, bool& none) const {
     const bool end = may_end(0, least_ != nullptr, most_ != nullptr);
     const std::string more = digits_from(0, least_ != nullptr, most_ != nullptr, left);
@@ -118,7 +118,7 @@ class Decimals {
     return !(high && is_zero(*most_, at) && most_->open);
   }
 
-  // One or more digits, `left` at most; empty: none fit.
+  // Returns one or more digits, `left` at most; empty: none fit.
   std::string digits_from(std::size_t at, bool low, bool high, int left) const {
     if (low && is_zero(*least_, at) && !least_->open) low = false;  // whatever follows is not below it
     if (high && is_zero(*most_, at)) return "";                     // zeros alone would fit, which nobody misses

@@ -25,8 +25,8 @@ struct AnswerAuditor::Places {
   std::vector<double> looked;  // [tokens] what of it exceeds kLooked
   double total = 0;
 
-  // Returns by what the first `tokens` are ranked: by what was looked at, if anything was.
-  std::span<const double> ranks(std::size_t tokens) const {
+  // Returns by what the first `tokens` are put in order: by what was looked at, if anything was.
+  std::span<const double> looks(std::size_t tokens) const {
     const auto first = std::span(looked).first(tokens);
     const bool any = tokens > kSinks && std::ranges::any_of(first.subspan(kSinks), [](double x) { return x > 0; });
     return any ? first : std::span(mass).first(tokens);
@@ -55,12 +55,12 @@ struct AnswerAuditor::Places {
   }
 };
 
-std::vector<Quote> heaviest_places(std::span<const double> ranks, std::span<const double> mass, double total,
+std::vector<Quote> heaviest_places(std::span<const double> looks, std::span<const double> mass, double total,
                                    int count) {
   std::vector<Quote> quotes;
   if (mass.size() < kSinks + kWindow || total <= 0) return quotes;
   std::vector<double> until(mass.size() + 1);  // of all before
-  for (std::size_t i = 0; i < mass.size(); ++i) until[i + 1] = until[i] + ranks[i];
+  for (std::size_t i = 0; i < mass.size(); ++i) until[i + 1] = until[i] + looks[i];
   const auto held = [&](std::size_t at) { return until[at + kWindow] - until[at]; };
   std::vector<std::size_t> taken;
   while (static_cast<int>(taken.size()) < count) {
@@ -128,8 +128,8 @@ AnswerAudit AnswerAuditor::finish(const Session& session, const Tokenizer& token
   const std::lock_guard lock(places_->mutex);
   const std::size_t until = std::min(
       {places_->mass.size(), text_tokens.size(), static_cast<std::size_t>(std::max<std::int64_t>(quotable, 0))});
-  const std::span<const double> ranks = places_->ranks(until);
-  audit.quotes = heaviest_places(ranks, std::span(places_->mass).first(until), places_->total, quotes_);
+  const std::span<const double> looks = places_->looks(until);
+  audit.quotes = heaviest_places(looks, std::span(places_->mass).first(until), places_->total, quotes_);
   for (Quote& quote : audit.quotes) {
     const std::span<const std::int32_t> part =
         text_tokens.subspan(static_cast<std::size_t>(quote.position), static_cast<std::size_t>(quote.tokens));
@@ -144,7 +144,7 @@ AnswerAudit AnswerAuditor::finish(const Session& session, const Tokenizer& token
     quote.before = text_from(begin - std::min(begin, kAround), begin);
     quote.after = text_from(end, std::min(end + kAround, text_tokens.size()));
   }
-  audit.map = map_of(ranks, places_->total, map_);
+  audit.map = map_of(looks, places_->total, map_);
   audit.mapped = static_cast<std::int64_t>(until);
   return audit;
 }

@@ -45,10 +45,10 @@ struct AnswerAudit {
 // rests for want of anything better, left out.
 std::vector<double> map_of(std::span<const double> mass, double total, int parts);
 
-// The places of a text with the most of `ranks` [tokens], as windows that do not overlap, the heaviest first: at most
+// The places of a text with the most of `looks` [tokens], as windows that do not overlap, the heaviest first: at most
 // `count`, none of the first tokens, on which attention rests for want of anything better. Their share is that of
 // `mass` [tokens] in `total`, which is all attention there was. Their text is left empty.
-std::vector<Quote> heaviest_places(std::span<const double> ranks, std::span<const double> mass, double total,
+std::vector<Quote> heaviest_places(std::span<const double> looks, std::span<const double> mass, double total,
                                    int count);
 
 // Measures samples of one session's steps, of one layer in five at most, and takes up to three tenths of the decoding

@@ -214,11 +214,12 @@ class GenerateCommand : public Command {
   void summarise(const runtime::Session& session, const WatchedMethod& method, bool with_prompt) const {
     const std::size_t prompt = prompt_tokens_.size();
     std::string line = "\n";
-    if (with_prompt) line += fmt::format("prompt: {} tokens", prompt);
-    if (with_prompt && prompt > 1) {
-      line += fmt::format(", {:.0f} tokens/s", static_cast<double>(prompt - 1) / prefill_seconds_);
+    if (with_prompt) {
+      line += fmt::format("prompt: {} tokens", prompt);
+      if (prompt > 1) line += fmt::format(", {:.0f} tokens/s", static_cast<double>(prompt - 1) / prefill_seconds_);
+      line += "\n";
     }
-    note("{}{}{}\n", line, with_prompt ? "\n" : "", decode_summary(session, done_, predicted_beside(plan_, 0)));
+    note("{}{}\n", line, decode_summary(session, done_, predicted_beside(plan_, 0)));
     if (session.steps() > 0) note_network(static_cast<std::uint64_t>(session.steps()));
     if (machine_.verbose) note_reach(session, method.method()->options());
   }

@@ -27,10 +27,11 @@ struct ExpertPlacement {
 };
 // Says which share of the experts asked for a device holds that keeps a share of each layer's by use.
 struct ExpertsHeld {
+  // Says it of one share.
   struct Point {
     double kept = 0;
     double held = 0;
-  };                            // Says it of one share.
+  };
   int experts = 0;              // of a layer of the model that it was measured of; 0: not measured
   std::vector<Point> measured;  // by kept, which ascends between 0 and 1; none: no expert is asked for more than others
 

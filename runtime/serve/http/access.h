@@ -9,7 +9,7 @@
 
 namespace hayloft::runtime::serve::http {
 
-// Where a request goes to, without the query.
+// Returns where a request goes to, without the query.
 std::string path_of(const boost::beast::http::request_header<>& head);
 
 // Why a request with these fields may not come in; nothing: it may. Pages of other sites are kept out, also those that

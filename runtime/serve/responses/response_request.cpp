@@ -134,7 +134,7 @@ constexpr const char* kMeaninglessResponseFields[] = {
     "user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "service_tier",
 };
 
-// What chats call otherwise, by the name that was sent.
+// Throws the error with the name that was sent, where chats call the field otherwise.
 [[noreturn]] void refuse_as_sent(const openai::BadRequest& error) {
   constexpr std::pair<const char*, const char*> names[] = {{"messages", "input"},
                                                            {"reasoning_effort", "reasoning.effort"}};

@@ -164,7 +164,7 @@ TEST(JsonSchema, BoundsOfNumbersAndLengths) {
   EXPECT_FALSE(valid(R"({"type": "string", "format": "date"})", R"("2026-13-25")"));
 }
 
-// Of every bound all numbers are let through that are within, as they are compared as doubles, and no other.
+// The bounds let all numbers through that are within, as they are compared as doubles, and no other.
 TEST(JsonSchema, NumbersBetweenBoundsThatAreNoIntegers) {
   const double bounds[] = {-12.75, -1,  -0.5, -0.001, 0,   0.0005, 0.0009, 0.05, 0.1,
                            0.5,    0.9, 1,    1.5,    2.5, 9.99,   10,     37.4};
