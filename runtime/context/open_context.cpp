@@ -47,7 +47,7 @@ Session open_context(const ModelSource& source, offload::Arena& arena, const off
   snapshot.require_model(source.identity());
   Session session(source.model, arena, as_read(snapshot, options), snapshot);
   const PrefillOptions& read_by = session.prefill_options();
-  if (read_by.kind == PrefillOptions::Kind::window || read_by.kind == PrefillOptions::Kind::topk) {
+  if (read_by.kind != PrefillOptions::Kind::sparse && !reads_all(read_by, snapshot.token_count())) {
     session.set_context_read_by(prefill_label(read_by));
   }
   const auto count_as_read = [&, label = prefill_label(read_by)](PrefillRead (*figures)(const offload::Snapshot&)) {

@@ -102,6 +102,20 @@ std::string prefill_label(const PrefillOptions& options) {
   return "exact";
 }
 
+bool reads_all(const PrefillOptions& options, std::int64_t tokens) {
+  switch (options.kind) {
+    case PrefillOptions::Kind::exact:
+      return true;
+    case PrefillOptions::Kind::window:
+      return tokens <= options.window + options.sinks;
+    case PrefillOptions::Kind::topk:
+      return tokens <= options.window + options.k.of(tokens);
+    case PrefillOptions::Kind::sparse:
+      break;
+  }
+  return false;
+}
+
 void check_prefill(const PrefillOptions& options) {
   const gpu::SparseCausal& sparse = options.sparse;
   if (!(sparse.mass > 0 && sparse.mass <= 1)) {

@@ -47,6 +47,10 @@ const char* name(PrefillOptions::Kind kind);  // "exact", "window", "topk", "spa
 // "exact", "window w=4096 s=4", "topk k=1024 w=4096", "sparse mass=98%", "sparse fidelity=97%".
 std::string prefill_label(const PrefillOptions& options);
 
+// True where a prompt of `tokens` is so short that `window` and `topk` leave no position of it out. Of `sparse`, whose
+// figures say it (left_out), false.
+bool reads_all(const PrefillOptions& options, std::int64_t tokens);
+
 // Throws Error naming the option that is out of range.
 void check_prefill(const PrefillOptions& options);
 

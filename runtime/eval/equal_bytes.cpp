@@ -64,6 +64,8 @@ std::string sized(MethodOptions& method, int bits, const ReadShape& shape) {
     method.probes = static_cast<int>(left / (16.0 * d) * *lists);
     return method.probes > 0 ? "" : fmt::format("centroids and a list take more at {} tokens", shape.tokens);
   }
+  if (method.name == "window" && method.window)
+    return "window=W is all that it reads; without it k grows with the bits";
   spend_on_rows(method, bits, shape);  // window, h2o
   return "";
 }

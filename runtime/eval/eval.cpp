@@ -127,8 +127,10 @@ class Run {
       row.depth = sample.depth;
       row.block_tokens = reading.session.cache.block_tokens;
       row.prefill = reading.prefill;
-      row.read_whole =
-          reading.session.prefill.kind == PrefillOptions::Kind::sparse && !left_out(asked.read.prefill_read());
+      const PrefillOptions& prefill = reading.session.prefill;
+      row.read_whole = prefill.kind == PrefillOptions::Kind::sparse
+                           ? !left_out(asked.read.prefill_read())
+                           : prefill.kind != PrefillOptions::Kind::exact && reads_all(prefill, row.prompt_tokens);
       row.attn = method->options();
       row.products = model_.backend().products();
       row.measure = task_.measure();

@@ -27,7 +27,7 @@ struct EvalRow {
   std::optional<double> depth;     // percent, where the sample has one
   int block_tokens = 0;            // of the store
   std::string prefill = "exact";   // prefill_label() of how the prompt was read
-  bool read_whole = false;         // sparsely, but with no key left out
+  bool read_whole = false;         // by another way than exact, but with no key left out
   MethodOptions attn;
   std::int64_t k = 0;       // positions attended at this length; 0 for dense
   std::int64_t window = 0;  // w at this length

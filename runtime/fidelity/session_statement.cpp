@@ -12,7 +12,7 @@ void AttentionStatement::add(const Session& session) {
   add_reading(session.context_read_by());
   if (left_out(session.prefill_read())) add_reading("sparse: " + prefill_read_line(session.prefill_read()));
   const PrefillOptions& prefill = session.prefill_options();
-  if (prefill.kind != PrefillOptions::Kind::exact && prefill.kind != PrefillOptions::Kind::sparse) {
+  if (prefill.kind != PrefillOptions::Kind::sparse && !reads_all(prefill, session.tokens())) {
     add_reading(prefill_label(prefill));
   }
   int8_products = int8_products || session.products() == gpu::Products::int8;

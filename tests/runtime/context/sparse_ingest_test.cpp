@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <fstream>
 #include <iterator>
 
@@ -70,6 +72,20 @@ TEST_F(SparseIngestTest, NorBehindOneThatWasReadByAWindowThoughTheQuestionIsRead
   said.add(asked);
   EXPECT_FALSE(said.exact());
   EXPECT_NE(said.text().find("the prompt was read by window w=64 s=4"), std::string::npos) << said.text();
+}
+
+TEST_F(SparseIngestTest, AWindowThatIsAsLongAsTheTextLeavesNothingOut) {
+  const std::int64_t tokens = ingest(source, arena, text, folder.path() / "whole.hay", options).tokens;
+  for (const std::int64_t spare : {0, -1}) {
+    options.session.prefill = {.kind = PrefillOptions::Kind::window, .window = tokens + spare, .sinks = 0};
+    const std::filesystem::path path = folder.path() / fmt::format("window{}.hay", spare);
+    ingest(source, arena, text, path, options);
+    Session asked = open_context(source, arena, offload::Snapshot::open(path), {}).fork();
+    asked.step(7);
+    AttentionStatement said;
+    said.add(asked);
+    EXPECT_EQ(said.exact(), spare == 0) << said.text();
+  }
 }
 
 TEST_F(SparseIngestTest, BothWaysOfReadingAreSaidWhereTwoWereUsed) {

@@ -72,12 +72,13 @@ TEST(EqualBytes, WhatReadsEveryKeyStaysAsItIsOnce) {
 }
 
 TEST(EqualBytes, WhatCannotBeHadIsSaid) {
-  const EqualBytes equal =
-      at_equal_bytes({method("sparq"), method("pages"), method("ann:HNSW32,Flat")}, {8}, {S, d, 1, {}});
+  const EqualBytes equal = at_equal_bytes(
+      {method("sparq"), method("pages"), method("ann:HNSW32,Flat"), method("window:window=64")}, {8}, {S, d, 1, {}});
   EXPECT_TRUE(equal.methods.empty());
-  ASSERT_EQ(equal.left_out.size(), 3u);
+  ASSERT_EQ(equal.left_out.size(), 4u);
   EXPECT_EQ(equal.left_out[0], "sparq at 8 bits: one component takes 16 bits");
   EXPECT_EQ(equal.left_out[1], "pages at 8 bits: bounds of pages of 64 tokens take 64 bits");
+  EXPECT_EQ(equal.left_out[3].substr(0, 21), "window at 8 bits: win");
   EXPECT_THROW(at_equal_bytes({method("sparq")}, {0}, {S, d, 1, {}}), Error);
 }
 

@@ -48,13 +48,13 @@ TEST(AttentionStatement, OverRanksDenseAloneIsExact) {
 TEST(AttentionStatement, NothingIsExactBehindAPromptThatWasNotReadExactly) {
   TinyRun run("llama");
   Session session = run.session.fork();
-  session.set_prefill({.kind = PrefillOptions::Kind::window});
+  session.set_prefill({.kind = PrefillOptions::Kind::window, .window = 16});
   run.decode(session, "dense", 2);
   AttentionStatement statement;
   statement.add(session);
   EXPECT_FALSE(statement.exact());
   EXPECT_EQ(statement.text().rfind("approximate: 100.0% of the positions", 0), 0u) << statement.text();
-  EXPECT_NE(statement.text().find("; the prompt was read by window w=4096 s=4"), std::string::npos);
+  EXPECT_NE(statement.text().find("; the prompt was read by window w=16 s=4"), std::string::npos);
   statement.measurable = true;
   EXPECT_EQ(statement.text().find("--audit"), std::string::npos) << "its own steps attended to all";
 }
