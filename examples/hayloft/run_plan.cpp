@@ -1,11 +1,14 @@
 #include "examples/hayloft/run_plan.h"
 
+#include <utility>
+
 #include "examples/hayloft/process/messages.h"
 #include "examples/hayloft/process/ranks.h"
 #include "examples/hayloft/saved_context.h"
 #include "offload/error.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/decode/load_tokenizer.h"
+#include "runtime/plan/expert_division.h"
 
 namespace hayloft::cli {
 
@@ -31,6 +34,18 @@ void note_positions(const runtime::ModelConfig& config, std::int64_t tokens, con
       tokens, config.max_positions, source, (tokens + config.max_positions - 1) / config.max_positions);
 }
 
+// Divides the device's memory when a process first knows what it is to hold; what is read later finds it so.
+void place_experts(const Environment& environment, const std::optional<runtime::plan::MachineProfile>& profile,
+                   runtime::plan::PlanRequest& request) {
+  static bool placed = false;
+  if (!std::exchange(placed, true)) {
+    request.expert_rates = runtime::plan::expert_rates(profile ? &*profile : nullptr);
+    if (!over_ranks()) environment.model->place_experts(runtime::plan::placed_experts(request));
+    say_experts(environment);
+  }
+  request.placed_experts = environment.model->expert_placement();
+}
+
 }  // namespace
 
 void add_saved(const Environment& environment, const offload::Snapshot& snapshot, PlannedRun& run) {
@@ -52,7 +67,7 @@ runtime::plan::Plan announce_plan(const Environment& environment, const PlannedR
   runtime::plan::PlanRequest request;
   request.config = environment.model->config();
   request.weights = runtime::weight_sizes(*runtime::Checkpoint::open(run.model), environment.weights);
-  request.placed_experts = environment.model->expert_placement();
+  request.experts = environment.experts;
   request.session = run.session;
   request.methods = run.methods;
   request.tokens = run.tokens;
@@ -69,6 +84,7 @@ runtime::plan::Plan announce_plan(const Environment& environment, const PlannedR
     request.device_cache = environment.device_cache;
     request.available_bytes = environment.topology.available_bytes() + environment.model->host_expert_bytes();
   }
+  place_experts(environment, profile, request);
   // A profile knows nothing of the network between ranks.
   const bool applies =
       profile && !over_ranks() && profile->threads == request.threads && profile->device == environment.backend->name();

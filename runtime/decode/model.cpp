@@ -71,12 +71,12 @@ std::array<float*, N> cut(float* memory, const std::array<std::int64_t, N>& widt
   return pieces;
 }
 
-ExpertPlacement place_experts(Checkpoint& checkpoint, const ModelConfig& config, const gpu::Backend& backend,
-                              WeightForm form, ExpertPlace asked) {
+ExpertPlacement first_placement(Checkpoint& checkpoint, const ModelConfig& config, const gpu::Backend& backend,
+                                WeightForm form, ExpertPlace asked) {
   const gpu::DeviceMemory memory = backend.memory();
   if (config.experts.count == 0 || memory.budget_bytes == 0) return {};
   const std::uint64_t left = memory.budget_bytes - std::min(memory.budget_bytes, memory.used_bytes);
-  return place_experts(weight_sizes(checkpoint, form), asked, left);
+  return runtime::place_experts(weight_sizes(checkpoint, form), asked, left);
 }
 
 ModelConfig with_rope(ModelConfig config, const RopeOverrides& rope) {
@@ -100,7 +100,7 @@ Model::Model(Checkpoint& checkpoint, gpu::Backend& backend, WeightForm form, con
     : config_(with_rope(checkpoint.config(), rope)),
       form_(form),
       backend_(&backend),
-      placement_(place_experts(checkpoint, config_, backend, form, experts)),
+      placement_(first_placement(checkpoint, config_, backend, form, experts)),
       near_(placement_.place == ExpertPlace::near ? gpu::make_cpu_backend(backend.threads()) : nullptr),
       weights_(load_weights(checkpoint, config_, backend, form, placement_.place != ExpertPlace::device)),
       weight_sizes_(placed(runtime::weight_sizes(weights_, config_), placement_)) {
@@ -118,6 +118,16 @@ std::string Model::run_options() const {
   std::string options = config_.rope_overrides;
   if (form_ != WeightForm::stored) options += fmt::format("{}--weights {}", options.empty() ? "" : " ", name(form_));
   return options;
+}
+
+void Model::place_experts(const ExpertPlacement& placement) {
+  const bool on_device = placement_.place == ExpertPlace::device || placement.place == ExpertPlace::device;
+  if (on_device || placement == placement_) return;
+  slots_.reset();
+  placement_ = placement;
+  near_ = placement_.place == ExpertPlace::near ? gpu::make_cpu_backend(backend_->threads()) : nullptr;
+  weight_sizes_ = placed(runtime::weight_sizes(weights_, config_), placement_);
+  if (placement_.slots()) slots_ = std::make_unique<ExpertSlots>(*backend_, weights_.layers, placement_);
 }
 
 std::uint64_t Model::host_expert_bytes() const {

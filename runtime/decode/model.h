@@ -92,6 +92,10 @@ class Model {
   // for contexts as long as the model was made for until then. Not for saved contexts, which are all read that way.
   void expect_positions(std::int64_t positions);
 
+  // Before anything is read: keeps experts that lie in the machine's memory as this says, and multiplies them there.
+  // Those on the device stay there. Throws Error.
+  void place_experts(const ExpertPlacement& placement);
+
   const ModelConfig& config() const { return config_; }
   // Returns what it computes with besides its files, as options: RoPE that was overridden, and the form of its weights.
   // A model goes on with what one of the same options has read, and with nothing else.

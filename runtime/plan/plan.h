@@ -22,6 +22,7 @@ struct PlanRequest {
   ModelConfig config;
   WeightSizes weights;                                 // of all of them together
   ExpertPlace experts = ExpertPlace::automatic;        // where mixtures of experts lie, beside a device
+  ExpertRates expert_rates = {};                       // by which `automatic` predicts
   std::optional<ExpertPlacement> placed_experts = {};  // where they do, of a model that is there
   ExpertsHeld experts_held = {};                       // by what a device keeps of them
   SessionOptions session;
@@ -117,6 +118,7 @@ struct PlannedExperts {
   double held = 0;               // share of those asked for that the device has, by `link`
   std::uint64_t link_bytes = 0;  // over the link for each token
   std::uint64_t near_bytes = 0;  // that the processor beside the device reads for each token
+  std::string divided_for = {};  // the method whose columns and rows share the device's memory with them
 };
 
 // Exact decoding of several tokens a pass (`--exact`), with the drafts of one source and PlanRequest::accepted. All is

@@ -142,8 +142,11 @@ std::string experts_text(const std::optional<PlannedExperts>& experts) {
   }
   return fmt::format(
       "\nExperts: over the link; the device keeps {} of a layer's {} by use, which are expected to be {:.1f}% of those "
-      "asked for; {} over the link for each token.\n",
-      experts->placement.kept, experts->of, 100 * experts->held, format_bytes(experts->link_bytes));
+      "asked for; {} over the link for each token.{}\n",
+      experts->placement.kept, experts->of, 100 * experts->held, format_bytes(experts->link_bytes),
+      experts->divided_for.empty()
+          ? ""
+          : fmt::format(" So least crosses the link by {}, with columns and rows.", experts->divided_for));
 }
 
 nlohmann::ordered_json experts_json(const std::optional<PlannedExperts>& experts) {
@@ -153,7 +156,8 @@ nlohmann::ordered_json experts_json(const std::optional<PlannedExperts>& experts
           {"kept", experts->placement.kept},
           {"held", experts->held},
           {"link_bytes_per_token", experts->link_bytes},
-          {"near_bytes_per_token", experts->near_bytes}};
+          {"near_bytes_per_token", experts->near_bytes},
+          {"divided_for", experts->divided_for}};
 }
 
 // Shows what ranks tell each other, and what the given network takes for that.

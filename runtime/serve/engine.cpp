@@ -309,6 +309,7 @@ void Engine::publish() {
   own_.kept_sessions = static_cast<int>(pool_.size());
   own_.kept_bytes = pool_.bytes();
   own_.saved = saved_.figures();
+  own_.experts = source_.model.expert_traffic();
   const std::lock_guard lock(mutex_);
   const auto [requests, refused] = std::pair(figures_.requests, figures_.refused);
   figures_ = own_;

@@ -54,6 +54,7 @@ struct EngineFigures {
   std::uint64_t generated_tokens = 0;
   Counters counters;  // of all steps
   DraftFigures drafts;
+  ExpertTraffic experts;  // that come over the link, of prompts too
   int waiting = 0, active = 0, kept_sessions = 0;
   std::uint64_t kept_bytes = 0, host_bytes = 0, host_budget = 0;
   SavedPrompts::Figures saved;

@@ -25,6 +25,7 @@
 #include "offload/text/format.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/decode/load_tokenizer.h"
+#include "runtime/plan/expert_division.h"
 #include "runtime/plan/experts_held.h"
 #include "runtime/plan/plan.h"
 #include "runtime/plan/remedy.h"
@@ -173,6 +174,7 @@ class PlanCommand : public Command {
     if (!machine_file_.empty()) other = runtime::plan::read_profile(machine_file_);
     describe_machine(other);
     const std::optional<runtime::plan::MachineProfile> profile = other ? of_device(other) : read_profile();
+    request_.expert_rates = runtime::plan::expert_rates(profile ? &*profile : nullptr);
     for (runtime::MethodOptions& method : request_.methods) {
       method.rates = runtime::plan::machine_rates(profile, request_.device_budget > 0 ? "cuda" : "cpu",
                                                   request_.config.global_layers());

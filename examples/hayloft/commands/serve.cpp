@@ -143,6 +143,7 @@ class ServeCommand : public Command {
     server_.stopped_by_sigterm = !over_ranks();
     agree_on_rates({&method_, 1}, *environment_);
     hold_to_least_memory();
+    say_experts(*environment_);
     const Environment& environment = *environment_;
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, model_};
     const runtime::serve::Contexts contexts(contexts_);

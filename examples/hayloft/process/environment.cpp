@@ -121,6 +121,7 @@ Environment::Environment(const MachineOptions& options)
     : kv_host(options.cuda.kv_host),
       verbose(options.verbose),
       weights(options.weights),
+      experts(options.experts),
       link(chosen_link(options)),
       device_cache{options.cuda.column_cache_bytes, options.cuda.row_cache_bytes},
       threads(thread_count(options)),
@@ -132,20 +133,6 @@ Environment::Environment(const MachineOptions& options)
        format_bytes(arena->budget_bytes()));
 }
 
-namespace {
-
-std::string experts_in_words(const runtime::Model& model) {
-  const runtime::ExpertPlacement& placement = model.expert_placement();
-  if (model.host_expert_bytes() == 0) return "";
-  const std::string bytes = format_bytes(model.host_expert_bytes());
-  if (placement.place == runtime::ExpertPlace::near)
-    return fmt::format(", {} of them experts near the processor", bytes);
-  return fmt::format(", {} of them experts over the link, of which the device keeps {} in each layer", bytes,
-                     placement.kept);
-}
-
-}  // namespace
-
 Environment::Environment(const MachineOptions& options, const std::filesystem::path& model_path,
                          const runtime::RopeOverrides& rope)
     : Environment(options) {
@@ -153,14 +140,6 @@ Environment::Environment(const MachineOptions& options, const std::filesystem::p
   model = std::make_unique<runtime::Model>(model_path, *backend, options.weights, rope, options.experts);
   arena = std::make_unique<offload::Arena>(topology, arena_options(options, *backend));
   for (const std::string& line : model->notes()) note("note: {}\n", line);
-  const runtime::ExpertPlacement& placement = model->expert_placement();
-  if (model->host_expert_bytes() > 0 && options.experts == runtime::ExpertPlace::automatic) {
-    note(
-        "note: {} of experts stay in the machine's memory, as by --experts {}{}: the device has no room for them "
-        "beside a context; --experts device insists\n",
-        format_bytes(model->host_expert_bytes()), runtime::name(placement.place),
-        placement.prompts_over_link ? ", for prompts link" : "");
-  }
   if (std::filesystem::is_directory(model_path)) {
     for (const std::string& line : runtime::tokenizer_config_notes(model_path, *tokenizer)) note("note: {}\n", line);
   }
@@ -169,11 +148,28 @@ Environment::Environment(const MachineOptions& options, const std::filesystem::p
   const runtime::ModelConfig& config = model->config();
   const int recurrent = config.count(runtime::LayerKind::recurrent);
   const runtime::Experts& experts = config.experts;
-  note("model: {}, {} layers ({} global{}), {} query heads, {} KV heads of {}{}, weights {}{}\n", config.architecture,
+  note("model: {}, {} layers ({} global{}), {} query heads, {} KV heads of {}{}, weights {}\n", config.architecture,
        config.layers, config.global_layers(), recurrent > 0 ? fmt::format(", {} recurrent", recurrent) : "",
        config.query_heads, config.kv_heads, config.head_dim,
        experts.count > 0 ? fmt::format(", {} of {} experts", experts.used, experts.count) : "",
-       format_bytes(model->weight_bytes()), experts_in_words(*model));
+       format_bytes(model->weight_bytes()));
+}
+
+void say_experts(const Environment& environment) {
+  const runtime::ExpertPlacement& placement = environment.model->expert_placement();
+  const std::string bytes = format_bytes(environment.model->host_expert_bytes());
+  if (environment.model->host_expert_bytes() == 0) return;
+  if (environment.experts == runtime::ExpertPlace::automatic) {
+    note(
+        "note: {} of experts stay in the machine's memory, as by --experts {}{}: the device has no room for them "
+        "beside a context; --experts device insists\n",
+        bytes, runtime::name(placement.place), placement.prompts_over_link ? ", for prompts link" : "");
+  }
+  if (!environment.verbose) return;
+  note("experts: {} {}\n", bytes,
+       placement.place == runtime::ExpertPlace::near
+           ? "near the processor"
+           : fmt::format("over the link, of which the device keeps {} in each layer", placement.kept));
 }
 
 runtime::MethodOptions with_rates(runtime::MethodOptions method, const Environment& environment,

@@ -45,8 +45,9 @@ struct Environment {
   gpu::KvHost kv_host;   // as asked for
   bool verbose = false;  // likewise
   runtime::WeightForm weights = runtime::WeightForm::stored;
-  gpu::LinkChoice link;                     // as a CUDA device is told; never automatic
-  runtime::plan::CacheBudget device_cache;  // likewise
+  runtime::ExpertPlace experts = runtime::ExpertPlace::automatic;  // as asked for
+  gpu::LinkChoice link;                                            // as a CUDA device is told; never automatic
+  runtime::plan::CacheBudget device_cache;                         // likewise
   // Prints at once what the backend had to say: that memory could not be pinned.
   std::shared_ptr<std::vector<std::string>> notes = std::make_shared<std::vector<std::string>>();
   offload::Topology topology;
@@ -72,6 +73,10 @@ void agree_on_rates(std::span<runtime::MethodOptions> methods, const Environment
 // Says in a line on standard error that an NVIDIA GPU is here which the CPU computes instead of, because there is no
 // CUDA device for this build, and returns true; false when the system shows none.
 bool say_idle_gpu(const gpu::NoDevice& why);
+
+// Says in lines on standard error where experts are that lie in the machine's memory: a note where nobody asked for
+// that, and more with -v.
+void say_experts(const Environment& environment);
 
 // Returns the most that has been used of the device's memory, as one line on standard error; nothing where there is no
 // budget.

@@ -65,8 +65,8 @@ std::uint64_t expert_slots_bytes(const ExpertPlacement& placement, int layers, s
   return slot_bytes * (static_cast<std::uint64_t>(placement.kept) * static_cast<std::uint64_t>(layers) + ring);
 }
 
-ExpertPlacement place_experts(const WeightSizes& sizes, ExpertPlace asked, std::uint64_t left) {
-  constexpr double near_rate = 40, link_rate = 20;
+ExpertPlacement place_experts(const WeightSizes& sizes, ExpertPlace asked, std::uint64_t left,
+                              const ExpertRates& rates) {
   if (sizes.mixture_bytes == 0 || asked == ExpertPlace::device) return {};
   if (asked == ExpertPlace::automatic && sizes.bytes - sizes.host_bytes <= left / 8 * 7) return {};
   ExpertPlacement placement{asked};
@@ -83,7 +83,7 @@ ExpertPlacement place_experts(const WeightSizes& sizes, ExpertPlace asked, std::
   if (asked == ExpertPlace::link) return placement;
   placement.place = ExpertPlace::link;
   const double over_link = 1 - static_cast<double>(placement.kept) / sizes.experts;
-  if (over_link / link_rate < 1 / near_rate) return placement;
+  if (over_link / rates.link < 1 / rates.near) return placement;
   return {ExpertPlace::near, 0, placement.ring, true};
 }
 

@@ -24,6 +24,12 @@ struct ExpertPlacement {
   bool prompts_over_link = false;           // of experts near the processor: chunks of prompts go to the device
 
   bool slots() const { return place == ExpertPlace::link || prompts_over_link; }
+  bool operator==(const ExpertPlacement&) const = default;
+};
+// Holds the rates, in GB/s, by which `automatic` predicts: a machine's profile has those of the machine.
+struct ExpertRates {
+  double near = 40;  // of the machine's memory, read by its processor
+  double link = 20;
 };
 // Says which share of the experts asked for a device holds that keeps a share of each layer's by use.
 struct ExpertsHeld {
@@ -40,10 +46,10 @@ struct ExpertsHeld {
 // Returns the bytes of slots for so many layers with experts.
 std::uint64_t expert_slots_bytes(const ExpertPlacement& placement, int layers, std::uint64_t slot_bytes);
 // Chooses for a device that has `left` bytes for weights. The ring has room for all experts of a layer where that takes
-// an eighth at most of what all other weights leave, and all slots take three quarters of it by `link`. Rates that
-// `automatic` predicts by are assumed: 40 GB/s of the machine's memory, 20 of the link, and no expert asked for more
-// often than others.
-ExpertPlacement place_experts(const WeightSizes& sizes, ExpertPlace asked, std::uint64_t left);
+// an eighth at most of what all other weights leave, and all slots take three quarters of it by `link`. `automatic`
+// predicts as if no expert were asked for more often than others.
+ExpertPlacement place_experts(const WeightSizes& sizes, ExpertPlace asked, std::uint64_t left,
+                              const ExpertRates& rates = {});
 // Returns `sizes` with the experts where `placement` says.
 WeightSizes placed(const WeightSizes& sizes, const ExpertPlacement& placement, const ExpertsHeld& held = {});
 

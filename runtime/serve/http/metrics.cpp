@@ -37,6 +37,11 @@ std::string metrics_text(const EngineFigures& figures) {
   add(text, "accepted_tokens_total", "counter", "Drafted tokens that were the ones drawn", figures.drafts.accepted);
   add(text, "exact_link_bytes_total", "counter", "Bytes that passes and drafts read over the link",
       figures.drafts.link_bytes);
+  add(text, "experts_asked_total", "counter", "Experts asked for beside a device, once a layer and pass",
+      figures.experts.asked);
+  add(text, "experts_held_total", "counter", "Of them, those that the device had", figures.experts.held);
+  add(text, "experts_link_bytes_total", "counter", "Bytes of the others that came over the link",
+      figures.experts.link_bytes);
   text +=
       "# HELP hayloft_read_bytes_total Bytes read while decoding, by place and kind\n"
       "# TYPE hayloft_read_bytes_total counter\n";

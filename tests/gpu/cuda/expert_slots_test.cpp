@@ -196,5 +196,31 @@ TEST_F(CudaTest, ADeviceWithoutRoomReadsPromptsOverTheLink) {
   EXPECT_EQ(model.expert_traffic().asked, prompt.asked);
 }
 
+// Experts that are placed anew before anything is read give the bits of those that were there from the start.
+TEST_F(CudaTest, ExpertsPlacedAnewGiveTheSameBits) {
+  using runtime::ExpertPlace;
+  const std::filesystem::path path = golden_models() / "qwen3_moe";
+  const offload::Topology topology;
+  offload::Arena arena(topology, {.budget_bytes = std::uint64_t{64} << 20, .listener = cuda->pinning()});
+  const auto step = [&](const runtime::Model& model) {
+    runtime::Session session(model, arena, {});
+    for (int i = 0; i < 20; ++i) session.step(7 * i % 128);
+    return session.step(3);
+  };
+  runtime::Model model(path, *cuda, {}, {}, ExpertPlace::link);
+  const runtime::ExpertPlacement all = model.expert_placement();
+  const std::uint64_t before = cuda->memory().used_bytes;
+  for (const runtime::ExpertPlacement& placement :
+       {runtime::ExpertPlacement{ExpertPlace::near, 0, all.ring, true}, {ExpertPlace::link, 1, all.ring}}) {
+    const runtime::Model fresh(path, *cuda, {}, {}, placement.place);
+    model.place_experts(placement);
+    EXPECT_EQ(model.expert_placement(), placement);
+    EXPECT_EQ(step(model), step(fresh)) << name(placement.place);
+  }
+  EXPECT_LE(cuda->memory().used_bytes, before);  // fewer are kept
+  model.place_experts({});                       // they are in the machine's memory, and stay there
+  EXPECT_EQ(model.expert_placement().place, ExpertPlace::link);
+}
+
 }  // namespace
 }  // namespace hayloft::testing
