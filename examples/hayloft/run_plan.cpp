@@ -37,8 +37,7 @@ void note_positions(const runtime::ModelConfig& config, std::int64_t tokens, con
 // Divides the device's memory when a process first knows what it is to hold; what is read later finds it so.
 void place_experts(const Environment& environment, const std::optional<runtime::plan::MachineProfile>& profile,
                    runtime::plan::PlanRequest& request) {
-  static bool placed = false;
-  if (!std::exchange(placed, true)) {
+  if (!std::exchange(environment.experts_placed, true)) {
     request.expert_rates = runtime::plan::expert_rates(profile ? &*profile : nullptr);
     if (!over_ranks()) environment.model->place_experts(runtime::plan::placed_experts(request));
     say_experts(environment);

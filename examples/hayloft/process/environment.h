@@ -46,6 +46,7 @@ struct Environment {
   bool verbose = false;  // likewise
   runtime::WeightForm weights = runtime::WeightForm::stored;
   runtime::ExpertPlace experts = runtime::ExpertPlace::automatic;  // as asked for
+  mutable bool experts_placed = false;                             // for what is to be held, once that was known
   gpu::LinkChoice link;                                            // as a CUDA device is told; never automatic
   runtime::plan::CacheBudget device_cache;                         // likewise
   // Prints at once what the backend had to say: that memory could not be pinned.
