@@ -65,7 +65,8 @@ runtime::plan::Plan announce_plan(const Environment& environment, const PlannedR
                                   const std::optional<runtime::plan::MachineProfile>& profile) {
   runtime::plan::PlanRequest request;
   request.config = environment.model->config();
-  request.weights = runtime::weight_sizes(*runtime::Checkpoint::open(run.model), environment.weights);
+  request.weights = runtime::weight_sizes(*runtime::Checkpoint::open(run.model), environment.weights,
+                                          environment.model->head() != nullptr);
   request.experts = environment.experts;
   request.session = run.session;
   request.methods = run.methods;

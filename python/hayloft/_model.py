@@ -36,12 +36,13 @@ class Model:
     positions: tokens that contexts will have, which a RoPE that depends on it (dynamic, longrope) is made for; 0: as many as
         the model was made for.
     machine: what computes; default_machine() where none is given.
+    head: with the model's head that predicts further tokens, for generate(draft="mtp").
     Raises Error in one line. Sessions keep their model alive.
     """
 
     def __init__(self, path: str | PathLike, *, weights: str = "stored", experts: str = "auto",
-                 positions: int = 0, machine: _core.Machine | None = None):
-        self._open = _core.OpenModel(machine or default_machine(), fspath(path), weights, experts, positions)
+                 positions: int = 0, machine: _core.Machine | None = None, head: bool = False):
+        self._open = _core.OpenModel(machine or default_machine(), fspath(path), weights, experts, positions, head)
 
     @property
     def path(self) -> str:
@@ -207,7 +208,7 @@ class Session:
                  stop_at_end: bool = True, draft: str | None = None) -> str:
         """The text that stream() makes, without the token that ends it.
 
-        draft: "lookup", "self:sparq:r=8:k=256" or "lookup,self", as `--draft` of the program. What comes next is drafted,
+        draft: "lookup", "self:sparq:r=8:k=256", "mtp" or "lookup,self", as `--draft` of the program. What comes next is drafted,
             and one pass of exact attention verifies all of the draft: the same text, sooner where drafts are accepted. For
             attn "dense". What was drafted is then in `drafts`.
         """

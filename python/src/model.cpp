@@ -56,11 +56,11 @@ py::dict config_dict(const runtime::ModelConfig& config) {
 }  // namespace
 
 OpenModel::OpenModel(std::shared_ptr<Machine> on, const std::filesystem::path& from, const std::string& weights,
-                     const std::string& experts, std::int64_t positions)
+                     const std::string& experts, std::int64_t positions, bool head)
     : machine(std::move(on)),
       path(from),
       tokenizer(runtime::load_tokenizer(path)),
-      model(path, *machine->backend, weight_form(weights), {}, expert_place(experts)),
+      model(path, *machine->backend, weight_form(weights), {}, expert_place(experts), head),
       arena(machine->make_arena()) {
   if (positions > 0) model.expect_positions(positions);
 }
@@ -75,9 +75,9 @@ void bind_model(py::module_& module) {
   const auto unlocked = py::call_guard<py::gil_scoped_release>();
   py::class_<OpenModel, std::shared_ptr<OpenModel>>(module, "OpenModel")
       .def(py::init([](std::shared_ptr<Machine> machine, const std::string& path, const std::string& weights,
-                       const std::string& experts, std::int64_t positions) {
+                       const std::string& experts, std::int64_t positions, bool head) {
         const py::gil_scoped_release released;
-        return std::make_shared<OpenModel>(std::move(machine), path, weights, experts, positions);
+        return std::make_shared<OpenModel>(std::move(machine), path, weights, experts, positions, head);
       }))
       .def_property_readonly("path", [](const OpenModel& model) { return model.path.string(); })
       .def_property_readonly("config", [](const OpenModel& model) { return config_dict(model.model.config()); })

@@ -17,7 +17,7 @@ namespace hayloft::python {
 // A model with its tokenizer, and memory for the K and V of its sessions. Thread-safe.
 struct OpenModel {
   OpenModel(std::shared_ptr<Machine> machine, const std::filesystem::path& path, const std::string& weights,
-            const std::string& experts, std::int64_t positions);
+            const std::string& experts, std::int64_t positions, bool head);
 
   runtime::ModelSource source() const { return {model, tokenizer, path}; }
 

@@ -48,6 +48,10 @@ def test_drafts_are_refused_where_they_are_not_verified(model):
         model.session(attn="sparq:r=16:k=32").generate(PROMPT, 4, draft="lookup")
     with pytest.raises(hayloft.Error, match="draft"):
         model.session().generate(PROMPT, 4, draft="guess")
+    with pytest.raises(hayloft.Error, match="without its head"):
+        model.session().generate(PROMPT, 4, draft="mtp")
+    with pytest.raises(hayloft.Error, match="no head"):
+        hayloft.Model(model.path, head=True)
 
 
 def test_a_fork_goes_its_own_way(model):

@@ -28,6 +28,8 @@ void set_qwen3_5(const ConfigFields& fields, ModelConfig& config) {
   config.norms_less_one = true;
   config.attention_gate = true;
   if (config.qkv_bias) fields.refuse("attention_bias", "false for a model whose attention has gates");
+  config.draft_layers = static_cast<int>(fields.integer("mtp_num_hidden_layers", 0, 0, most_layers));
+  config.draft_own_tables = fields.boolean("mtp_use_dedicated_embeddings", false);
   const auto size = [&](const char* name, std::int64_t absent, std::int64_t most) {
     return static_cast<int>(fields.integer(name, absent, 1, most));
   };

@@ -93,6 +93,8 @@ struct ModelConfig {
   // Not 0: past so many positions the model was made for dual chunk attention (arXiv 2402.17463), which is not here;
   // max_positions is then no more.
   std::int64_t dual_chunk_positions = 0;
+  int draft_layers = 0;  // of the head that predicts further tokens, as the files say (runtime/checkpoint/draft_head.h)
+  bool draft_own_tables = false;         // that head has embeddings of its own
   std::vector<std::int32_t> eos_tokens;  // may be empty
   std::vector<std::string> notes;        // a line each on what the files say and nothing here heeds
 

@@ -31,18 +31,20 @@ double DraftCosts::of_pass(int drafted) const {
 }
 
 DraftCosts draft_costs(const ModelConfig& config, const WeightSizes& weights, const Counters& dense,
-                       const Counters* drafted, bool device) {
+                       const std::optional<DraftStep>& drafted, bool device) {
   const Rates rates = device ? kDevice : kProcessor;
-  const double multiplied = std::accumulate(weights.weights_per_step.begin(), weights.weights_per_step.end(), 0.0);
-  const auto read = [&](const Counters& counters) {
-    return static_cast<double>(counters.total(Place::link) + counters.total(Place::near)) +
-           rates.device_byte * static_cast<double>(counters.total(Place::device) + weights.bytes_per_step);
+  const auto read = [&](const DraftStep& of) {
+    return static_cast<double>(of.counters.total(Place::link) + of.counters.total(Place::near)) +
+           rates.device_byte * static_cast<double>(of.counters.total(Place::device) + of.weights.bytes_per_step);
   };
-  const auto computed = [&](const Counters& counters) {
-    return rates.product * (multiplied + static_cast<double>(counters.elements) * config.group_size());
+  const auto computed = [&](const DraftStep& of) {
+    const auto& weights_of_step = of.weights.weights_per_step;
+    const double multiplied = std::accumulate(weights_of_step.begin(), weights_of_step.end(), 0.0);
+    return rates.product * (multiplied + static_cast<double>(of.counters.elements) * config.group_size());
   };
-  const double step = read(dense) + computed(dense);
-  DraftCosts costs{computed(dense) / step, drafted ? (read(*drafted) + computed(*drafted)) / step : 0};
+  const DraftStep exact{weights, dense};
+  const double step = read(exact) + computed(exact);
+  DraftCosts costs{computed(exact) / step, drafted ? (read(*drafted) + computed(*drafted)) / step : 0};
   costs.experts = rates.device_byte * static_cast<double>(weights.expert_bytes_per_step) / step;
   costs.tokens_of_all_experts = weights.tokens_of_all_experts;
   return costs;

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "runtime/attention/counters.h"
 #include "runtime/checkpoint/config.h"
@@ -26,11 +27,21 @@ struct DraftCosts {
   double of_pass(int drafted) const;
 };
 
-// Returns the costs as parts of a dense step's, by what that step reads and multiplies (`dense`) and what one by the
-// drafts' method does (`drafted`, null where drafts are copies), in all layers. `device`: the step is computed on a
-// device with memory of its own.
+// Says where drafts come from: copies from the text, steps by a method, or the model's head that predicts further
+// tokens.
+enum class DraftSource : std::uint8_t { text, method, head };
+
+// Says what a drafted token goes through: weights, and what is attended to in all layers.
+struct DraftStep {
+  const WeightSizes& weights;
+  Counters counters;
+};
+
+// Returns the costs as parts of a dense step's, by what that step reads and multiplies (`dense`) and what one of a
+// draft does (`drafted`, none where drafts are copies), in all layers. `device`: the step is computed on a device with
+// memory of its own.
 DraftCosts draft_costs(const ModelConfig& config, const WeightSizes& weights, const Counters& dense,
-                       const Counters* drafted, bool device);
+                       const std::optional<DraftStep>& drafted, bool device);
 
 // Returns how many tokens a pass gives on average, of which `share` (0 to 1) of the `drafted` is accepted, each where
 // those before it are: the accepted, and the one that is drawn behind them.

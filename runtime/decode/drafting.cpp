@@ -29,21 +29,28 @@ DraftOptions parse_draft(std::string_view text) {
       if (left.starts_with(':')) fail("--draft {}: lookup has no options", text);
     } else if (begins_draft(left, "self")) {
       if (options.self) fail("--draft {}: names self twice; one method drafts", text);
-      const std::size_t end = std::min(left.find(",lookup"), left.find(",self"));
+      const std::size_t end = std::min({left.find(",lookup"), left.find(",self"), left.find(",mtp")});
       std::string_view method = left.substr(0, end).substr(std::string_view("self").size());
       if (method.starts_with(':')) method.remove_prefix(1);
       options.self = parse_method(method.empty() ? "sparq" : method, {});
       check_draft_method(*options.self);
       left = end == std::string_view::npos ? std::string_view() : left.substr(end);
+    } else if (begins_draft(left, "mtp")) {
+      options.head = true;
+      left.remove_prefix(std::string_view("mtp").size());
+      if (left.starts_with(':')) fail("--draft {}: mtp has no options", text);
     } else {
-      fail("--draft {}: must be lookup, self or self:METHOD, both with a comma between them, or none", text);
+      fail(
+          "--draft {}: must be lookup, self, self:METHOD or mtp, lookup and another with a comma between them, or none",
+          text);
     }
     if (left.starts_with(',')) {
       left.remove_prefix(1);
       if (left.empty()) fail("--draft {}: ends in a comma", text);
     }
   }
-  if (!options.any()) fail("--draft: names no source of drafts; lookup, self, lookup,self or none");
+  if (!options.any()) fail("--draft: names no source of drafts; lookup, self, mtp, lookup,self, lookup,mtp or none");
+  if (options.self && options.head) fail("--draft {}: names self and mtp; one of them drafts", text);
   return options;
 }
 
@@ -111,7 +118,7 @@ std::vector<std::int32_t> Drafting::draft(Session& session, const Sampler& sampl
   if (options_.lookup) {
     if (const Lookup::Found found = text_.find(); found.length > 0) {
       Acceptance& copies = copies_.of(found.length);
-      const int count = worth(copies, session, false, most);
+      const int count = worth(copies, session, DraftSource::text, most);
       if (count > 0) {
         source_ = &copies;
         return text_.copy(found, count);
@@ -119,18 +126,19 @@ std::vector<std::int32_t> Drafting::draft(Session& session, const Sampler& sampl
       copies.pass_over();
     }
   }
-  if (!options_.self || sampler.has_filter()) return {};  // a draft would move the filter on
-  const int count = worth(own_, session, true, most);
+  if ((!options_.self && !options_.head) || sampler.has_filter()) return {};  // a draft would move the filter on
+  if (options_.head && !session.head_knows_text()) return session.draft_by_head(text_.back(), sampler, 0);
+  const int count = worth(own_, session, options_.head ? DraftSource::head : DraftSource::method, most);
   if (count == 0) {
     own_.pass_over();
     return {};
   }
   source_ = &own_;
-  return decoded(session, sampler, count);
+  return options_.head ? session.draft_by_head(text_.back(), sampler, count) : decoded(session, sampler, count);
 }
 
-int Drafting::worth(const Acceptance& acceptance, const Session& session, bool decoded, int most) const {
-  return tokens_worth_drafting(acceptance.share(), options_.costs ? *options_.costs : session.draft_costs(decoded),
+int Drafting::worth(const Acceptance& acceptance, const Session& session, DraftSource source, int most) const {
+  return tokens_worth_drafting(acceptance.share(), options_.costs ? *options_.costs : session.draft_costs(source),
                                most);
 }
 

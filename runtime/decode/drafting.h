@@ -21,13 +21,15 @@ class Session;
 struct DraftOptions {
   bool lookup = true;                 // copied from the text, where its end has occurred before
   std::optional<MethodOptions> self;  // decoded by this method, where nothing is copied
+  bool head = false;                  // likewise by the model's head that predicts further tokens, in place of a method
   int most = 24;                      // tokens drafted for one pass; fewer where fewer pay
   std::optional<DraftCosts> costs;    // none: as the session says of itself
 
-  bool any() const { return lookup || self; }
+  bool any() const { return lookup || self || head; }
 };
 
-// "lookup", "self", "self:sparq:r=8:k=256", "lookup,self", "none". `self` alone is by sparq. Throws Error.
+// "lookup", "self", "self:sparq:r=8:k=256", "mtp", "lookup,self", "lookup,mtp", "none". `self` alone is by sparq, `mtp`
+// by the model's head, which the model has to be loaded with. Throws Error.
 DraftOptions parse_draft(std::string_view text);
 
 // Throws Error where tokens cannot be drafted by the method: by `dense`, which would save nothing, and by one that
@@ -54,7 +56,7 @@ std::string draft_line(const DraftFigures& figures);
 // thread-safe.
 class Drafting {
  public:
-  explicit Drafting(DraftOptions options) : options_(std::move(options)) {}
+  explicit Drafting(DraftOptions options) : options_(std::move(options)), own_(options_.head ? 0.75 : 0.9) {}
 
   // The text so far, in any number of parts: from its last token on it is decoded, and that one is not in the session.
   void read(std::span<const std::int32_t> tokens) { text_.read(tokens); }
@@ -69,13 +71,13 @@ class Drafting {
 
  private:
   std::vector<std::int32_t> draft(Session& session, const Sampler& sampler, int most);
-  int worth(const Acceptance& acceptance, const Session& session, bool decoded, int most) const;
+  int worth(const Acceptance& acceptance, const Session& session, DraftSource source, int most) const;
   std::vector<std::int32_t> decoded(Session& session, Sampler sampler, int most);
 
   DraftOptions options_;
   Lookup text_;
   CopyAcceptance copies_;
-  Acceptance own_{0.9};
+  Acceptance own_;
   Acceptance* source_ = nullptr;  // of the newest drafts
   DraftFigures figures_;
 };

@@ -72,11 +72,11 @@ std::array<float*, N> cut(float* memory, const std::array<std::int64_t, N>& widt
 }
 
 ExpertPlacement first_placement(Checkpoint& checkpoint, const ModelConfig& config, const gpu::Backend& backend,
-                                WeightForm form, ExpertPlace asked) {
+                                WeightForm form, ExpertPlace asked, bool head) {
   const gpu::DeviceMemory memory = backend.memory();
   if (config.experts.count == 0 || memory.budget_bytes == 0) return {};
   const std::uint64_t left = memory.budget_bytes - std::min(memory.budget_bytes, memory.used_bytes);
-  return runtime::place_experts(weight_sizes(checkpoint, form), asked, left);
+  return runtime::place_experts(weight_sizes(checkpoint, form, head), asked, left);
 }
 
 ModelConfig with_rope(ModelConfig config, const RopeOverrides& rope) {
@@ -96,23 +96,24 @@ gpu::ScratchShape scratch_shape(const ModelConfig& config, int T) {
 }
 
 Model::Model(Checkpoint& checkpoint, gpu::Backend& backend, WeightForm form, const RopeOverrides& rope,
-             ExpertPlace experts)
+             ExpertPlace experts, bool head)
     : config_(with_rope(checkpoint.config(), rope)),
       form_(form),
       backend_(&backend),
-      placement_(first_placement(checkpoint, config_, backend, form, experts)),
+      placement_(first_placement(checkpoint, config_, backend, form, experts, head)),
       near_(placement_.place == ExpertPlace::near ? gpu::make_cpu_backend(backend.threads()) : nullptr),
-      weights_(load_weights(checkpoint, config_, backend, form, placement_.place != ExpertPlace::device)),
+      weights_(load_weights(checkpoint, config_, backend, form, placement_.place != ExpertPlace::device, head)),
       weight_sizes_(placed(runtime::weight_sizes(weights_, config_), placement_)) {
   if (placement_.slots()) slots_ = std::make_unique<ExpertSlots>(backend, weights_.layers, placement_);
+  if (weights_.head) head_.reset(new Model(*this));
   if (backend.products() == gpu::Products::exact || weights_.packed) return;
   fail("{}: products {}: its weights are not quantised; take exact products, or weights q8 or q4 besides",
        checkpoint.path(), gpu::name(backend.products()));
 }
 
 Model::Model(const std::filesystem::path& path, gpu::Backend& backend, WeightForm form, const RopeOverrides& rope,
-             ExpertPlace experts)
-    : Model(*Checkpoint::open(path), backend, form, rope, experts) {}
+             ExpertPlace experts, bool head)
+    : Model(*Checkpoint::open(path), backend, form, rope, experts, head) {}
 
 std::string Model::run_options() const {
   std::string options = config_.rope_overrides;
@@ -137,6 +138,7 @@ std::uint64_t Model::host_expert_bytes() const {
 void Model::expect_positions(std::int64_t positions) {
   const std::vector<float> before = config_.global_table.inverse_frequency;
   set_rope(config_, {}, positions);
+  if (head_) head_->config_.global_table = config_.global_table;
   const std::vector<float>& now = config_.global_table.inverse_frequency;
   if (now == before) return;
   backend_->to_device(weights_.inverse_frequency, now.data(), now.size() * sizeof(float), backend_->stream());
@@ -164,7 +166,7 @@ Model::Activations Model::prepare(Workspace& workspace, int T) const {
 }
 
 void Model::forward(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, Want want,
-                    AttentionPolicy& attention, const ReadLogits& read) const {
+                    AttentionPolicy& attention, const ReadLogits& read, const SeeStates& see) const {
   if (tokens.empty()) return;
   check_ids(tokens);
   const int T = static_cast<int>(tokens.size());
@@ -177,7 +179,8 @@ void Model::forward(Cache& cache, Workspace& workspace, std::span<const std::int
   embed(tokens.data(), T, act.hidden);
   int rows = T;  // how many of the newest positions are still needed
   for (int layer = 0; layer < config_.layers; ++layer) {
-    if (layer + 1 == config_.layers && want != Want::all) rows = want == Want::none ? 0 : 1;
+    if (layer + 1 == config_.layers && want == Want::last) rows = 1;
+    if (layer + 1 == config_.layers && want == Want::none && !see) rows = 0;
     attend(layer, cache, workspace, act, T, rows, attention);
     if (rows > 0) {
       const std::vector<ExpertTokens> chosen = mlp(layer, act, act.hidden + (T - rows) * H, rows);
@@ -186,23 +189,27 @@ void Model::forward(Cache& cache, Workspace& workspace, std::span<const std::int
     backend_->flag_nonfinite(act.hidden + (T - rows) * H, rows * H, layer, workspace.flag.device.as<std::int32_t>(),
                              stream);
   }
-  if (rows > 0) {
+  if (want != Want::none) {
     output(workspace, act, act.hidden + (T - rows) * H, rows);
     flag_logits(workspace.logits.as<float>(), rows, workspace.flag);
+  } else if (see) {
+    output_norm(act, act.hidden, rows);
   }
   bring_flag(workspace.flag);  // first, so that who reads the logits waits for both
-  if (rows > 0 && read) {
+  if (want != Want::none && read) {
     read(workspace.logits.as<float>());
   } else {
     backend_->synchronize(stream);
   }
   require_finite(workspace.flag, cache.tokens() + T - 1);
+  if (see && rows == T) see(tokens, act.normed);
   cache.commit();
 }
 
 void Model::forward_by_layer(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, int chunk,
                              AttentionPolicy& attention, const OnDevice& on_device,
-                             const std::function<void(std::int64_t done)>& progress) const {
+                             const std::function<void(std::int64_t done)>& progress, const SeeStates& see,
+                             std::int64_t seen) const {
   if (tokens.empty()) return;
   check_ids(tokens);
   const gpu::Stream stream = backend_->stream();
@@ -221,7 +228,13 @@ void Model::forward_by_layer(Cache& cache, Workspace& workspace, std::span<const
       const int T = static_cast<int>(std::min<std::int64_t>(chunk, S - at));
       act.hidden = hidden.begin(at, layer == 0);
       if (layer == 0) embed(tokens.data() + at, T, act.hidden);
-      attend(layer, grown, workspace, act, T, last ? 0 : T, attention);
+      const bool states = last && see && at + T > S - seen;
+      attend(layer, grown, workspace, act, T, last && !states ? 0 : T, attention);
+      if (states) {
+        mlp(layer, act, act.hidden, T);
+        output_norm(act, act.hidden, T);
+        see(tokens.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(T)), act.normed);
+      }
       if (!last) {
         mlp(layer, act, act.hidden, T);
         backend_->flag_nonfinite(act.hidden, T * H, layer, workspace.flag.device.as<std::int32_t>(), stream);

@@ -44,6 +44,9 @@ struct Workspace {
   // For sequences that go through the layers together, one entry each.
   gpu::Buffer hidden;  // f32 [sequences][hidden]
   std::vector<NanFlag> flags;
+  // For a head that predicts further tokens: f32 [2][T][hidden], and the same joined, [T][2 hidden].
+  gpu::Buffer joined;
+  std::shared_ptr<Workspace> head;  // that it computes in
 };
 
 // Returns what a workspace takes once up to T tokens have gone through it and one token's logits have been asked for.
@@ -58,6 +61,10 @@ using ReadLogits = std::function<void(const float* logits)>;
 // Given the logits of the T tokens of a pass, f32 [T][vocab] in memory of the device, which has been waited for.
 // Returns how many of the tokens stay, 1 to T.
 using KeepTokens = std::function<int(const float* logits, int T)>;
+
+// Given the states of those tokens behind the last layer and its norm, f32 [tokens][hidden] in memory of the device,
+// which hold until it returns; what it queues goes to the backend's stream.
+using SeeStates = std::function<void(std::span<const std::int32_t> tokens, const float* states)>;
 
 // Says what stays in memory of the device while chunks of a prompt go through layer by layer.
 struct OnDevice {
@@ -81,12 +88,13 @@ struct ModelStep {
 class Model {
  public:
   // Takes the checkpoint's weights to the backend; it is not needed afterwards. Where a backend without memory of its
-  // own computes, experts have one place. Throws Error.
+  // own computes, experts have one place. `head`: with the head that predicts further tokens, which drafts for its
+  // sessions (DraftOptions::head). Throws Error, also where there is no such head.
   Model(Checkpoint& checkpoint, gpu::Backend& backend, WeightForm form = WeightForm::stored,
-        const RopeOverrides& rope = {}, ExpertPlace experts = ExpertPlace::automatic);
+        const RopeOverrides& rope = {}, ExpertPlace experts = ExpertPlace::automatic, bool head = false);
   // Reads a folder or GGUF file (Checkpoint::open).
   Model(const std::filesystem::path& path, gpu::Backend& backend, WeightForm form = WeightForm::stored,
-        const RopeOverrides& rope = {}, ExpertPlace experts = ExpertPlace::automatic);
+        const RopeOverrides& rope = {}, ExpertPlace experts = ExpertPlace::automatic, bool head = false);
 
   // Before anything is read: contexts will have so many tokens. A RoPE that depends on it (dynamic, longrope) is made
   // for contexts as long as the model was made for until then. Not for saved contexts, which are all read that way.
@@ -113,9 +121,10 @@ class Model {
 
   // Runs `tokens` behind what is in the cache and adds their K and V to it. Global layers attend as `attention` says.
   // The logits wanted go to `read` before the tokens count: if it throws, or anything else does, the cache is as
-  // before. Throws Error naming the layer when a NaN or an infinity appears.
+  // before. Throws Error naming the layer when a NaN or an infinity appears. `see`: is given the states of all tokens,
+  // unless Want::last leaves some of them out.
   void forward(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, Want want,
-               AttentionPolicy& attention, const ReadLogits& read = {}) const;
+               AttentionPolicy& attention, const ReadLogits& read = {}, const SeeStates& see = {}) const;
 
   // forward() of one token each of several sequences, Want::last, to the bit, but with the loop over the layers
   // outside. On the CPU backend up to eight tokens are multiplied with a matrix at once, which is then read once for
@@ -128,19 +137,34 @@ class Model {
   // context, are read once for all of them. The tokens that `keep` does not keep leave no trace; if it throws, or
   // anything else does, none does. At most verified_at_once() tokens, and as many as Cache::tokens_up_to_spill(), by a
   // policy in which each_as_alone(). Should a NaN or an infinity appear, `keep` is asked about the first token alone.
-  // Returns how many stay.
+  // `see` is given the states of those that stay. Returns how many stay.
   int verify(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, AttentionPolicy& attention,
-             const KeepTokens& keep) const;
+             const KeepTokens& keep, const SeeStates& see = {}) const;
   int verified_at_once() const;  // Backend::tokens_verified_at_once() of this model
 
   // Does what forward(..., Want::none) does with the tokens `chunk` at a time, to the bit, but with the loop over the
   // layers outside: every chunk goes through a layer before the next layer. progress: tokens queued, as the share of
-  // the work that is. If it throws, or progress does, the cache is as before.
+  // the work that is. `see` is given, in parts, the states of the newest `seen` tokens at least. If it throws, or
+  // progress does, the cache is as before.
   void forward_by_layer(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, int chunk,
                         AttentionPolicy& attention, const OnDevice& on_device,
-                        const std::function<void(std::int64_t done)>& progress = {}) const;
+                        const std::function<void(std::int64_t done)>& progress = {}, const SeeStates& see = {},
+                        std::int64_t seen = 0) const;
+
+  // Returns the head that predicts further tokens, a model of one layer that slides (runtime/checkpoint/draft_head.h);
+  // null where it was not asked for.
+  const Model* head() const { return head_.get(); }
+  // Of a head: adds to its cache what it keeps of tokens, each behind the model's state before it, f32 [tokens][hidden]
+  // in memory of the device, which is not in the workspace.
+  void read_behind(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, const float* states) const;
+  // Of a head: does the same with one token and gives the logits of what follows it to `read`. Returns its own state,
+  // in the workspace, which may take the place of the model's at the next call; null, without reading, where a number
+  // is not finite.
+  const float* predict_behind(Cache& cache, Workspace& workspace, std::int32_t token, const float* state,
+                              const ReadLogits& read) const;
 
  private:
+  explicit Model(const Model& whole);  // its head
   // A step that fails leaves nothing behind in the cache.
   struct Uncommitted {
     Cache& cache;
@@ -207,6 +231,9 @@ class Model {
   void add_attention_output(int layer, const Activations& act, float* mixed, float* hidden, int rows) const;
   Activations row_of(int layer, const Activations& act, std::int64_t row) const;
   void output(Workspace& workspace, const Activations& act, const float* hidden, int rows) const;
+  void output_norm(const Activations& act, const float* hidden, int rows) const;
+  void join(Workspace& workspace, std::span<const std::int32_t> tokens, const float* states,
+            const Activations& act) const;
   void flag_logits(const float* logits, int rows, const NanFlag& flag) const;
   // Returns the experts that the rows go through; none where the layer has none.
   std::vector<ExpertTokens> mlp(int layer, const Activations& act, float* hidden, int rows) const;
@@ -241,6 +268,7 @@ class Model {
   Weights weights_;
   WeightSizes weight_sizes_;
   std::unique_ptr<ExpertSlots> slots_;  // where experts come over the link
+  std::unique_ptr<Model> head_;         // whose memory is that of weights_
 };
 
 }  // namespace hayloft::runtime

@@ -221,9 +221,15 @@ void Model::output(Workspace& workspace, const Activations& act, const float* hi
   const std::uint64_t bytes = static_cast<std::uint64_t>(count) * sizeof(float);
   if (workspace.logits.bytes() < bytes) workspace.logits = backend_->allocate(bytes, stream);
   auto* const logits = workspace.logits.as<float>();
-  backend_->rms_norm(hidden, rows, config_.hidden_size, weights_.final_norm, config_.rms_norm_eps, act.normed, stream);
+  output_norm(act, hidden, rows);
   backend_->matmul(act.normed, rows, weights_.output, nullptr, logits, stream);
   scale(logits, count, config_.logit_scale);
+}
+
+// The states that the output sees, into act.normed.
+void Model::output_norm(const Activations& act, const float* hidden, int rows) const {
+  backend_->rms_norm(hidden, rows, config_.hidden_size, weights_.final_norm, config_.rms_norm_eps, act.normed,
+                     backend_->stream());
 }
 
 void Model::flag_logits(const float* logits, int rows, const NanFlag& flag) const {

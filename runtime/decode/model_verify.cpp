@@ -14,7 +14,7 @@ int Model::verified_at_once() const {
 }
 
 int Model::verify(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, AttentionPolicy& attention,
-                  const KeepTokens& keep) const {
+                  const KeepTokens& keep, const SeeStates& see) const {
   check_ids(tokens);
   const int T = static_cast<int>(tokens.size());
   if (T < 1 || T > verified_at_once() || T > cache.tokens_up_to_spill() || !attention.each_as_alone()) {
@@ -42,10 +42,11 @@ int Model::verify(Cache& cache, Workspace& workspace, std::span<const std::int32
     require_finite(workspace.flag, cache.tokens());
   } else if (!is_finite(workspace.flag)) {  // of a token that may not stay: the first one does
     cache.abandon();
-    return verify(cache, workspace, tokens.first(1), attention, keep);
+    return verify(cache, workspace, tokens.first(1), attention, keep, see);
   }
   const int kept = keep(logits, T);
   if (kept < 1 || kept > T) throw std::logic_error("Model: not so many tokens have been verified");
+  if (see) see(tokens.first(static_cast<std::size_t>(kept)), act.normed);
   if (kept < T) advance_again(cache, workspace, act, T, kept);
   cache.keep(kept);
   cache.commit();

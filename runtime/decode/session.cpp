@@ -5,6 +5,7 @@
 
 #include "offload/error.h"
 #include "offload/host/mapped_file.h"
+#include "runtime/checkpoint/draft_head.h"
 #include "runtime/decode/prefill_order.h"
 #include "runtime/peers/agreement.h"
 
@@ -62,6 +63,7 @@ struct Reserved {
 Session::Session(const Model& model, offload::Arena& arena, const SessionOptions& options)
     : model_(&model), options_(checked(options)), cache_(model.backend(), arena, model.config(), options.cache) {
   options.attender->require(model.backend());
+  if (model.head()) head_ = std::make_unique<DraftHead>(*model.head(), arena);
   attention_.attend_by(options.attender);
   set_method(make_method({}, model.config().head_dim));
 }
@@ -73,6 +75,7 @@ Session::Session(const Model& model, offload::Arena& arena, const SessionOptions
       cache_(model.backend(), arena, model.config(), options_.cache, snapshot) {
   options.attender->require(model.backend());
   cache_.set_spread(cluster::summed(options.peers(), cache_.own_spread()));
+  if (model.head()) head_ = std::make_unique<DraftHead>(*model.head(), arena);
   attention_.attend_by(options.attender);
   set_method(make_method({}, model.config().head_dim));
 }
@@ -80,6 +83,7 @@ Session::Session(const Model& model, offload::Arena& arena, const SessionOptions
 Session::Session(const Session& other, Cache cache)
     : model_(other.model_), options_(other.options_), cache_(std::move(cache)) {
   for (const auto& [key, state] : other.states_) states_.emplace(key, state->fork());
+  if (other.head_) head_ = std::make_unique<DraftHead>(other.head_->fork_at(tokens()));
   attention_.attend_by(options_.attender);
   prefill_read_ = other.prefill_read_;
   context_read_by_ = other.context_read_by_;
@@ -112,7 +116,8 @@ OnDevice Session::fits_device(std::int64_t tokens) const {
   const std::uint64_t needed = attender.prefill_bytes(config.query_heads, config.head_dim, options_.chunk_tokens) +
                                workspace_bytes(config, options_.chunk_tokens) +
                                tail_bytes(config, options_.cache, cache_.tokens() + tokens, options_.chunk_tokens) +
-                               model_->backend().scratch_bytes(scratch_shape(config, options_.chunk_tokens));
+                               model_->backend().scratch_bytes(scratch_shape(config, options_.chunk_tokens)) +
+                               (head_ ? head_->bytes_to_read() : 0);
   std::uint64_t left = device.budget_bytes - std::min(device.budget_bytes, device.used_bytes + needed);
   const auto take = [&](std::uint64_t bytes) {
     if (bytes > left) return false;
@@ -149,16 +154,22 @@ void Session::read(std::span<const std::int32_t> tokens, AttentionPolicy& attent
   if (total > options_.chunk_tokens &&
       prefill_order(model_->config(), options_, total, fits.layer, model_->weight_sizes(), model_->expert_placement())
               .order == PrefillOptions::Order::layer) {
-    model_->forward_by_layer(cache_, *workspace_, tokens, options_.chunk_tokens, attention, fits,
-                             [&](std::int64_t done) {
-                               if (progress) progress(done, total);
-                             });
+    const std::int64_t chunk = options_.chunk_tokens;
+    const std::int64_t first = std::max<std::int64_t>(0, total - draft_head_positions) / chunk * chunk;
+    model_->forward_by_layer(
+        cache_, *workspace_, tokens, options_.chunk_tokens, attention, fits,
+        [&](std::int64_t done) {
+          if (progress) progress(done, total);
+        },
+        told(this->tokens() + first), draft_head_positions);
     return;
   }
   const Reserved reserved(cache_, total);
   for (std::size_t done = 0; done < tokens.size();) {
     const std::size_t T = std::min(tokens.size() - done, static_cast<std::size_t>(options_.chunk_tokens));
-    model_->forward(cache_, *workspace_, tokens.subspan(done, T), Want::none, attention);
+    const bool kept = static_cast<std::int64_t>(done + T) > total - draft_head_positions;  // by the head
+    model_->forward(cache_, *workspace_, tokens.subspan(done, T), Want::none, attention, {},
+                    kept ? told(this->tokens()) : SeeStates());
     offload::check_mapped_files();
     done += T;
     if (progress) progress(static_cast<std::int64_t>(done), static_cast<std::int64_t>(tokens.size()));
@@ -345,7 +356,7 @@ ReadLogits Session::read_candidates(const Sampler& sampler, Candidates& candidat
 void Session::decode(std::int32_t token, const ReadLogits& read) {
   const std::uint64_t spilled = cache_.spilled_bytes();
   attention_.begin_step(cache_);
-  model_->forward(cache_, *workspace_, {&token, 1}, Want::last, attention_, read);
+  model_->forward(cache_, *workspace_, {&token, 1}, Want::last, attention_, read, told(tokens()));
   offload::check_mapped_files();
   count_step(spilled);
 }
@@ -368,11 +379,14 @@ std::vector<float> Session::score(std::span<const std::int32_t> tokens) {
   std::vector<float> logits;
   for (std::size_t done = 0; done < tokens.size();) {
     const std::size_t T = std::min(tokens.size() - done, static_cast<std::size_t>(options_.chunk_tokens));
-    model_->forward(cache_, *workspace_, tokens.subspan(done, T), Want::all, exact, [&](const float* values) {
-      const std::size_t before = logits.size();
-      logits.resize(before + T * static_cast<std::size_t>(model_->config().vocab_size));
-      backend.to_host(logits.data() + before, values, (logits.size() - before) * sizeof(float), backend.stream());
-    });
+    model_->forward(
+        cache_, *workspace_, tokens.subspan(done, T), Want::all, exact,
+        [&](const float* values) {
+          const std::size_t before = logits.size();
+          logits.resize(before + T * static_cast<std::size_t>(model_->config().vocab_size));
+          backend.to_host(logits.data() + before, values, (logits.size() - before) * sizeof(float), backend.stream());
+        },
+        told(this->tokens()));
     done += T;
   }
   return logits;

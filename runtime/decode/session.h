@@ -17,6 +17,7 @@
 #include "runtime/attention/step_observer.h"
 #include "runtime/cache/cache.h"
 #include "runtime/decode/decode_attention.h"
+#include "runtime/decode/draft_head.h"
 #include "runtime/decode/draft_length.h"
 #include "runtime/decode/model.h"
 #include "runtime/decode/prefill.h"
@@ -175,9 +176,17 @@ class Session {
   };
   // Decodes one token by the draft method and draws the next.
   std::int32_t draft(std::int32_t token, Sampler& sampler);
-  Counters draft_counters() const { return drafts_.read_counters(); }  // of all drafts
-  // Says what drafts cost here, by counts of bytes and multiplications; `decoded`: by the draft method.
-  DraftCosts draft_costs(bool decoded) const;
+  // Drafts up to `most` tokens behind `token`, which follows the text and is not in the session, by the model's head
+  // that predicts further tokens; fewer, or none, where that knows too little of the text. Nothing of it is left then.
+  // Throws Error where the model has no head.
+  std::vector<std::int32_t> draft_by_head(std::int32_t token, Sampler sampler, int most);
+  bool has_head() const { return head_ != nullptr; }
+  bool head_knows_text() const { return head_ && head_->knows(tokens()); }
+  Counters draft_counters() const { return drafts_.read_counters(); }  // of all drafts by the draft method
+  // Says what drafts cost here, by counts of bytes and multiplications.
+  DraftCosts draft_costs(DraftSource source) const;
+  // Returns what all of it takes of the device's memory: the cache, and what the model's head keeps.
+  std::uint64_t device_bytes() const { return cache_.device_bytes() + (head_ ? head_->device_bytes() : 0); }
 
   // Adds the tokens and returns all their logits, [T][vocab], attending exactly.
   std::vector<float> score(std::span<const std::int32_t> tokens);
@@ -218,6 +227,8 @@ class Session {
   ReadLogits read_candidates(const Sampler& sampler, Candidates& candidates) const;
   void count_step(std::uint64_t spilled_before);
   void read(std::span<const std::int32_t> tokens, AttentionPolicy& attention, const PrefillProgress& progress);
+  // Tells the model's head of tokens that follow `before`; empty where there is none.
+  SeeStates told(std::int64_t before);
   // Returns what fits into memory of the device, beside all else, when `tokens` more are read layer by layer. Without a
   // budget of its own the device's memory is the host's: K and V need not be kept there, and the hidden states are
   // there anyway.
@@ -231,7 +242,8 @@ class Session {
   DecodeAttention attention_;
   PrefillRead prefill_read_;
   std::string context_read_by_;
-  DecodeAttention drafts_;  // without a method: nothing is drafted
+  DecodeAttention drafts_;           // without a method: nothing is drafted
+  std::unique_ptr<DraftHead> head_;  // of this text, where the model has one
   std::int64_t steps_ = 0;
   std::int64_t positions_ = 0;  // of the context, summed over the steps
 };

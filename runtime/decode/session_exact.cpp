@@ -31,7 +31,7 @@ int Session::verify(std::span<const std::int32_t> tokens, const KeepTokens& keep
   most = std::min(most, std::max<std::int64_t>(1, attention_.unwanted_from(this->tokens())));
   tokens = tokens.first(static_cast<std::size_t>(std::min<std::int64_t>(most, std::ssize(tokens))));
   ExactAttention attention(*dense);
-  const int kept = model_->verify(cache_, *workspace_, tokens, attention, keep);
+  const int kept = model_->verify(cache_, *workspace_, tokens, attention, keep, told(this->tokens()));
   offload::check_mapped_files();
   std::int64_t positions = 0;
   for (int i = 0; i < kept; ++i) positions += this->tokens() - i;
@@ -72,15 +72,40 @@ std::int32_t Session::draft(std::int32_t token, Sampler& sampler) {
   return next;
 }
 
-DraftCosts Session::draft_costs(bool decoded) const {
+SeeStates Session::told(std::int64_t before) {
+  if (!head_) return {};
+  return [this, before](std::span<const std::int32_t> tokens, const float* states) mutable {
+    head_->read(before, tokens, states, *workspace_);
+    before += static_cast<std::int64_t>(tokens.size());
+  };
+}
+
+std::vector<std::int32_t> Session::draft_by_head(std::int32_t token, Sampler sampler, int most) {
+  if (!head_) {
+    fail("--draft mtp: the model was loaded without its head that predicts further tokens; load it with `head` true");
+  }
+  if (!head_knows_text()) return {};
+  std::vector<std::int32_t> tokens =
+      head_->draft(token, most, *workspace_, [&](const float* logits) { return draw(logits, sampler); });
+  offload::check_mapped_files();
+  return tokens;
+}
+
+DraftCosts Session::draft_costs(DraftSource source) const {
   static const SharedMethod dense = make_method({}, model_->config().head_dim);
   const ModelConfig& config = model_->config();
   Counters all, few;
   for (const gpu::CacheView& view : cache_.global_views()) {
     all += dense->count(view, config.query_heads);
-    if (decoded) few += drafts_.method()->count(view, config.query_heads);
+    if (source == DraftSource::method) few += drafts_.method()->count(view, config.query_heads);
   }
-  return runtime::draft_costs(config, model_->weight_sizes(), all, decoded ? &few : nullptr,
+  const WeightSizes* weights = &model_->weight_sizes();
+  if (source == DraftSource::head && head_) {
+    weights = &head_->model().weight_sizes();
+    few = dense->count(head_->view(), config.query_heads);
+  }
+  return runtime::draft_costs(config, model_->weight_sizes(), all,
+                              source == DraftSource::text ? std::nullopt : std::optional(DraftStep{*weights, few}),
                               model_->backend().memory().budget_bytes > 0);
 }
 

@@ -27,8 +27,9 @@ double pass_ms(const PlanRequest& request, const PlannedMethod& dense, int token
 // `by`: what drafts; null: they are copies, or there are none.
 PlannedExact plan_drafts(const PlanRequest& request, const PlannedMethod& dense, const PlannedMethod* by, int most) {
   const bool device = request.device_budget > 0 || request.card;
-  const DraftCosts costs =
-      draft_costs(request.config, placed_weights(request), dense.counters, by ? &by->counters : nullptr, device);
+  const WeightSizes weights = placed_weights(request);
+  const DraftCosts costs = draft_costs(request.config, weights, dense.counters,
+                                       by ? std::optional(DraftStep{weights, by->counters}) : std::nullopt, device);
   PlannedExact exact;
   exact.drafted = tokens_worth_drafting(*request.accepted, costs, most);
   exact.tokens = tokens_of_pass(*request.accepted, exact.drafted);

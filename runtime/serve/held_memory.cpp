@@ -53,7 +53,7 @@ void HeldMemory::count(const LedSession& session, bool added) {
     if (!blocks.empty()) last = blocks.back();
   }
   count_states(session, only_opened ? last : nullptr, added);
-  const std::uint64_t tail = session.cache().device_bytes();
+  const std::uint64_t tail = session.here().device_bytes();
   added ? tails_ += tail : tails_ -= tail;
 }
 

@@ -1,4 +1,5 @@
 #include "tests/program/program_fixture.h"
+#include "tests/support/hybrid_model.h"
 
 // --exact from outside: the text of --attn dense.
 namespace hayloft::test {
@@ -54,7 +55,10 @@ TEST_F(ExactProgramTest, WhatContradictsItIsRefusedInALine) {
       {{"--exact", "--audit"}, "nothing to measure"},
       {{"--draft", "lookup"}, "--draft lookup goes with --exact"},
       {{"--draft-max", "3"}, "--draft-max goes with --exact"},
-      {{"--exact", "--draft", "mtp"}, "--draft mtp: must be"},
+      {{"--exact", "--draft", "mtp"}, "has no head that predicts further tokens"},
+      {{"--exact", "--draft", "guess"}, "--draft guess: must be"},
+      {{"--draft", "mtp"}, "--draft mtp goes with --exact"},
+      {{"--exact", "--draft", "mtp,self"}, "names self and mtp"},
       {{"--exact", "--draft", "self:h2o"}, "--draft self:h2o"},
       {{"--exact", "--draft-max", "0"}, "--draft-max"}};
   for (const auto& [options, message] : refused) {
@@ -63,6 +67,41 @@ TEST_F(ExactProgramTest, WhatContradictsItIsRefusedInALine) {
     EXPECT_NE(outcome.err.find(message), std::string::npos) << outcome.err;
     EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
   }
+}
+
+TEST_F(ExactProgramTest, ByTheModelsHeadTheTextIsThatOfDense) {
+  write_hybrid_model(folder_ / "model", {.head = true});
+  for (const std::vector<std::string>& drawing : {std::vector<std::string>{}, {"--temp", "0.9", "--seed", "7"}}) {
+    std::vector<std::string> dense{"--attn", "dense", "-v", "-n", "200"};
+    dense.insert(dense.end(), drawing.begin(), drawing.end());
+    const Outcome expected = run_program(generate(dense));
+    ASSERT_EQ(expected.exit_code, 0) << expected.err;
+    EXPECT_NE(expected.err.find("of mtp are left out: they predict further tokens"), std::string::npos) << expected.err;
+    for (const char* draft : {"mtp", "lookup,mtp"}) {
+      std::vector<std::string> exact{"--exact", "--draft", draft, "-v", "-n", "200"};
+      exact.insert(exact.end(), drawing.begin(), drawing.end());
+      const Outcome outcome = run_program(generate(exact));
+      ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+      EXPECT_EQ(outcome.out, expected.out) << draft;
+      EXPECT_EQ(outcome.err.find("are left out"), std::string::npos) << outcome.err;
+      EXPECT_NE(outcome.err.find(" drafted tokens accepted"), std::string::npos) << outcome.err;
+    }
+  }
+}
+
+// A head that is right: behind a saved context it knows nothing, and soon enough what was decoded.
+TEST_F(ExactProgramTest, AHeadThatIsRightIsAcceptedBehindASavedContext) {
+  write_hybrid_model(folder_ / "model", {.layers = 24, .head = true, .copies = true});  // for which a draft is cheap
+  write(folder_ / "text.txt", text_);
+  const Outcome made = run_program(
+      {"ingest", "-m", at("model"), "-f", at("text.txt"), "--save", at("text.hay"), "--block-tokens", "64"});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const Outcome outcome =
+      run_program({"generate", "--context", at("text.hay"), "-p", " again", "-n", "60", "--exact", "--draft", "mtp"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const std::size_t said = outcome.err.find("exact: ");
+  ASSERT_NE(said, std::string::npos) << outcome.err;
+  EXPECT_LT(std::stoi(outcome.err.substr(said + 7)), 40) << outcome.err;
 }
 
 TEST_F(ExactProgramTest, OptionsOfAttentionAreSaidToHaveNoEffect) {

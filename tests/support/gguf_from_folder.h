@@ -29,25 +29,44 @@ class GgufFromFolder {
     write_rope();
     const auto checkpoint = runtime::Checkpoint::open(folder);
     for (int layer = 0; layer < config_.layers; ++layer) {
-      for (const auto& [own, theirs] : names()) {
-        for (const char* end : {".weight", ".bias"}) {
-          const std::string name = "model.layers." + std::to_string(layer) + "." + theirs + end;
-          if (file_.contains(name)) add("blk." + std::to_string(layer) + "." + own + end, name);
-        }
-      }
+      add_usual(layer, "model.layers." + std::to_string(layer) + ".");
       if (config_.kind(layer) == runtime::LayerKind::recurrent) add_delta(layer);
-      if (config_.experts.in(layer)) add_experts(*checkpoint, layer);
+      if (config_.experts.in(layer)) {
+        add_experts(*checkpoint, layer, "model.layers." + std::to_string(layer) + ".mlp.");
+      }
       const std::string sinks = "model.layers." + std::to_string(layer) + ".self_attn.sinks";
       if (config_.attention_sinks) add("blk." + std::to_string(layer) + ".attn_sinks.weight", sinks);
     }
-    for (const char* norm : {"enorm", "hnorm"}) {
-      if (hybrid()) write_floats("blk." + std::to_string(config_.layers) + ".nextn." + norm + ".weight", {1, 2, 3});
-    }
+    if (hybrid()) add_block_behind(*checkpoint);
   }
 
   GgufImage image;
 
  private:
+  void add_usual(int layer, const std::string& prefix) {
+    for (const auto& [own, theirs] : names()) {
+      for (const char* end : {".weight", ".bias"}) {
+        const std::string name = prefix + theirs + end;
+        if (file_.contains(name)) add("blk." + std::to_string(layer) + "." + own + end, name);
+      }
+    }
+  }
+
+  // The head that predicts further tokens, or where the folder has none two norms of one that nobody could read.
+  void add_block_behind(runtime::Checkpoint& checkpoint) {
+    const std::string own = "blk." + std::to_string(config_.layers) + ".nextn.";
+    if (!file_.contains("mtp.fc.weight")) {
+      for (const char* norm : {"enorm", "hnorm"}) write_floats(own + norm + ".weight", {1, 2, 3});
+      return;
+    }
+    add(own + "eh_proj.weight", "mtp.fc.weight");
+    add(own + "enorm.weight", "mtp.pre_fc_norm_embedding.weight");
+    add(own + "hnorm.weight", "mtp.pre_fc_norm_hidden.weight");
+    add(own + "shared_head_norm.weight", "mtp.norm.weight");
+    add_usual(config_.layers, "mtp.layers.0.");
+    if (config_.experts.count > 0) add_experts(checkpoint, config_.layers, "mtp.layers.0.mlp.");
+  }
+
   std::vector<std::pair<std::string, std::string>> names() const {
     std::vector<std::pair<std::string, std::string>> list = {
         {"attn_norm", "input_layernorm"},    {"attn_q", "self_attn.q_proj"},      {"attn_k", "self_attn.k_proj"},
@@ -182,9 +201,8 @@ class GgufFromFolder {
   }
 
   // Adds the matrices of all experts of a layer, of each kind in one tensor.
-  void add_experts(runtime::Checkpoint& checkpoint, int layer) {
+  void add_experts(runtime::Checkpoint& checkpoint, int layer, const std::string& theirs) {
     const std::string own = "blk." + std::to_string(layer) + ".ffn_";
-    const std::string theirs = "model.layers." + std::to_string(layer) + ".mlp.";
     const runtime::Experts& experts = config_.experts;
     const auto hidden = static_cast<std::uint64_t>(config_.hidden_size);
     const auto inner = static_cast<std::uint64_t>(experts.inner), count = static_cast<std::uint64_t>(experts.count);

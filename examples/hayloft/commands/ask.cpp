@@ -78,6 +78,7 @@ class AskCommand : public Command {
   void check() override {
     method_ = attention_.one_method("ask");
     drafts_ = exact_.drafts(*app_, method_);
+    machine_.head = drafts_ && drafts_->head;
     audit_.check();
     quote_choices_.check();
     runtime::Sampler sampler(sampling_);

@@ -84,6 +84,7 @@ class ChatCommand : public Command {
       fail("a model is needed: --model MODEL, or --context CTX.hay, which knows its own");
     method_ = attention_.one_method("chat", session_.cache.columns);
     drafts_ = exact_.drafts(*app_, method_);
+    machine_.head = drafts_ && drafts_->head;
     session_.cache.block_tokens = machine_.block_tokens;
     note_unused_prefill(*app_, {&session_.prefill, 1});
     audit_.check();

@@ -89,6 +89,7 @@ class GenerateCommand : public Command {
     }
     method_ = attention_.one_method("generate", session_.cache.columns);
     drafts_ = exact_.drafts(*app_, method_);
+    machine_.head = drafts_ && drafts_->head;
     session_.cache.block_tokens = machine_.block_tokens;
     note_unused_prefill(*app_, {&session_.prefill, 1});
     audit_.check();

@@ -118,6 +118,7 @@ class ServeCommand : public Command {
     if (model_.empty()) fail("a model is needed: --model DIR or FILE.gguf");
     method_ = attention_.one_method("serve", engine_.session.cache.columns);
     engine_.drafts = exact_.drafts(*app_, method_);
+    machine_.head = engine_.drafts && engine_.drafts->head;
     copies_ = !engine_.drafts && method_.name == "dense" && app_->count("--draft") == 0;
     engine_.session.cache.block_tokens = machine_.block_tokens;
     note_unused_prefill(*app_, {&engine_.session.prefill, 1});

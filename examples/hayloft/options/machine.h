@@ -23,6 +23,7 @@ struct MachineOptions {
   runtime::WeightForm weights = runtime::WeightForm::stored;
   runtime::ExpertPlace experts = runtime::ExpertPlace::automatic;
   gpu::Products products = gpu::Products::exact;
+  bool head = false;  // the model's head that predicts further tokens is loaded, too, for --draft mtp
   bool verbose = false;
   std::string profile;  // a file; empty: the one that hayloft link keeps
 };

@@ -137,7 +137,7 @@ Environment::Environment(const MachineOptions& options, const std::filesystem::p
                          const runtime::RopeOverrides& rope)
     : Environment(options) {
   tokenizer = std::make_unique<runtime::Tokenizer>(runtime::load_tokenizer(model_path));
-  model = std::make_unique<runtime::Model>(model_path, *backend, options.weights, rope, options.experts);
+  model = std::make_unique<runtime::Model>(model_path, *backend, options.weights, rope, options.experts, options.head);
   arena = std::make_unique<offload::Arena>(topology, arena_options(options, *backend));
   for (const std::string& line : model->notes()) note("note: {}\n", line);
   if (std::filesystem::is_directory(model_path)) {
@@ -148,11 +148,11 @@ Environment::Environment(const MachineOptions& options, const std::filesystem::p
   const runtime::ModelConfig& config = model->config();
   const int recurrent = config.count(runtime::LayerKind::recurrent);
   const runtime::Experts& experts = config.experts;
-  note("model: {}, {} layers ({} global{}), {} query heads, {} KV heads of {}{}, weights {}\n", config.architecture,
+  note("model: {}, {} layers ({} global{}), {} query heads, {} KV heads of {}{}, weights {}{}\n", config.architecture,
        config.layers, config.global_layers(), recurrent > 0 ? fmt::format(", {} recurrent", recurrent) : "",
        config.query_heads, config.kv_heads, config.head_dim,
        experts.count > 0 ? fmt::format(", {} of {} experts", experts.used, experts.count) : "",
-       format_bytes(model->weight_bytes()));
+       format_bytes(model->weight_bytes()), model->head() ? ", with the head that predicts further tokens" : "");
 }
 
 void say_experts(const Environment& environment) {

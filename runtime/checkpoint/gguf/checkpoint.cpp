@@ -68,6 +68,17 @@ constexpr std::array<Renamed, 3> outside = {{
     {"lm_head", "output"},
 }};
 
+// Of the head that predicts further tokens, in the block behind the layers, which is else a layer like them.
+constexpr std::string_view head_layer = "mtp.layers.0.";
+constexpr std::array<Renamed, 6> in_head = {{
+    {"mtp.fc", "nextn.eh_proj"},
+    {"mtp.pre_fc_norm_embedding", "nextn.enorm"},
+    {"mtp.pre_fc_norm_hidden", "nextn.hnorm"},
+    {"mtp.norm", "nextn.shared_head_norm"},
+    {"mtp.embed_tokens", "nextn.embed_tokens"},
+    {"mtp.shared_head.head", "nextn.shared_head_head"},
+}};
+
 template <std::size_t N>
 std::string_view find_name(const std::array<Renamed, N>& names, std::string_view name) {
   const auto found = std::find_if(names.begin(), names.end(), [&](const Renamed& pair) { return pair.first == name; });
@@ -82,6 +93,12 @@ std::string_view norm_name(std::string_view stem, const ModelConfig& config) {
 
 // "model.layers.3.mlp.up_proj.weight" to "blk.3.ffn_up.weight"; empty when GGUF has no name for it.
 std::string gguf_name(std::string_view name, const ModelConfig& config) {
+  if (name.starts_with(head_layer)) {
+    return gguf_name(fmt::format("{}{}.{}", layer_prefix, config.layers, name.substr(head_layer.size())), config);
+  }
+  if (const std::string_view of_head = find_name(in_head, name.substr(0, name.rfind('.'))); !of_head.empty()) {
+    return fmt::format("blk.{}.{}{}", config.layers, of_head, name.substr(name.rfind('.')));
+  }
   std::string prefix;
   const bool layer = name.substr(0, layer_prefix.size()) == layer_prefix;
   if (layer) {

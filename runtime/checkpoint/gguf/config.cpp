@@ -132,7 +132,8 @@ class Reader {
 
   void read_shape(ModelConfig& config) const {
     keys_.find("nextn_predict_layers");
-    config.layers = integer("block_count", most_blocks) - blocks_behind(metadata_);
+    config.draft_layers = blocks_behind(metadata_);
+    config.layers = integer("block_count", most_blocks) - config.draft_layers;
     config.hidden_size = integer("embedding_length", most_channels);
     read_feed_forward(config);
     config.query_heads = of_layers(config, "attention.head_count", most_heads_of_layer);

@@ -13,6 +13,7 @@
 #include "offload/error.h"
 #include "offload/host/mapped_file.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/draft_head.h"
 #include "runtime/checkpoint/gguf/pack.h"
 #include "runtime/checkpoint/weights/expert_placement.h"
 #include "runtime/checkpoint/weights/upload.h"
@@ -139,9 +140,9 @@ void take_experts(const std::string& mlp, const ModelConfig& config, WeightUploa
   layer.down = upload.matrix(shared + "down_proj.weight", hidden, experts.shared_inner);
 }
 
-LayerWeights layer_weights(int index, const ModelConfig& config, WeightUpload& upload) {
+// `prefix`: of its tensors' names; `index`: which of the configuration's layers it is.
+LayerWeights layer_weights(const std::string& prefix, int index, const ModelConfig& config, WeightUpload& upload) {
   const int hidden = config.hidden_size;
-  const std::string prefix = fmt::format("model.layers.{}.", index);
   const std::string mlp = prefix + "mlp.";
 
   LayerWeights layer;
@@ -174,6 +175,19 @@ LayerWeights layer_weights(int index, const ModelConfig& config, WeightUpload& u
     layer.down_bias = upload.vector(mlp + "down_proj.bias", hidden);
   }
   return layer;
+}
+
+HeadWeights head_weights(const Checkpoint& checkpoint, const ModelConfig& config, WeightUpload& upload) {
+  const int hidden = config.hidden_size;
+  HeadWeights head;
+  head.join = upload.matrix("mtp.fc.weight", hidden, 2 * hidden);
+  head.embedding_norm = upload.norm("mtp.pre_fc_norm_embedding.weight", hidden, config);
+  head.state_norm = upload.norm("mtp.pre_fc_norm_hidden.weight", hidden, config);
+  // A file may leave out the norm that is the model's own.
+  const char* const norm = checkpoint.contains("mtp.norm.weight") ? "mtp.norm.weight" : "model.norm.weight";
+  head.final_norm = upload.norm(norm, hidden, config);
+  head.layer = layer_weights("mtp.layers.0.", 0, draft_head_config(config), upload);
+  return head;
 }
 
 constexpr const char* embedding_name = "model.embed_tokens.weight";
@@ -216,8 +230,10 @@ void say_skipped(const Checkpoint& checkpoint, Weights& weights) {
     ++parts[name.substr(0, second)];
   }
   for (const auto& [part, tensors] : parts) {
-    weights.skipped.push_back(fmt::format("{}: the {} tensors of {} are left out: they are not of the language model",
-                                          checkpoint.path(), tensors, part));
+    const bool head = part == "mtp" || part.starts_with("blk.");
+    weights.skipped.push_back(fmt::format(
+        "{}: the {} tensors of {} are left out: they {}", checkpoint.path(), tensors, part,
+        head ? "predict further tokens, which --exact --draft mtp takes" : "are not of the language model"));
   }
 }
 
@@ -240,7 +256,8 @@ void refuse_unread(const Checkpoint& checkpoint, const ModelConfig& config) {
 // `checkpoint` may be null when there is no backend; `type` is that of its matrices then.
 Weights take_weights(Checkpoint* checkpoint, WeightForm form, gpu::DType type, const ModelConfig& config,
                      gpu::Backend* backend, const std::optional<gpu::Packing>& packing = std::nullopt,
-                     bool experts_on_host = false) {
+                     bool experts_on_host = false, bool head = false) {
+  if (head) require_draft_head(*checkpoint, config);
   Weights weights;
   WeightUpload upload(checkpoint, form, type, backend, weights, packing, experts_on_host);
   const bool tied = !own_output(checkpoint, config, weights);
@@ -248,7 +265,7 @@ Weights take_weights(Checkpoint* checkpoint, WeightForm form, gpu::DType type, c
   weights.embedding = tied ? upload.matrix(table, config.vocab_size, config.hidden_size)
                            : upload.table(table, config.vocab_size, config.hidden_size);
   for (int i = 0; i < config.layers; ++i) {
-    weights.layers.push_back(layer_weights(i, config, upload));
+    weights.layers.push_back(layer_weights(fmt::format("model.layers.{}.", i), i, config, upload));
   }
   weights.final_norm = upload.norm("model.norm.weight", config.hidden_size, config);
   weights.output = tied ? weights.embedding : upload.matrix(output_name, config.vocab_size, config.hidden_size);
@@ -257,6 +274,13 @@ Weights take_weights(Checkpoint* checkpoint, WeightForm form, gpu::DType type, c
     weights.local_inverse_frequency = upload.values(config.local_table.inverse_frequency);
   }
   upload.finish();
+  if (head) {
+    const std::uint64_t of_layers = weights.mixture_bytes;
+    WeightUpload on_device(checkpoint, form, type, backend, weights);
+    weights.head = head_weights(*checkpoint, config, on_device);
+    on_device.finish();
+    weights.mixture_bytes = of_layers;
+  }
   if (checkpoint) {
     refuse_unread(*checkpoint, config);
     say_skipped(*checkpoint, weights);
@@ -272,16 +296,16 @@ const char* name(WeightForm form) {
 }
 
 Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend, WeightForm form,
-                     bool experts_on_host) {
-  Weights weights = take_weights(&checkpoint, form, {}, config, &backend, {}, experts_on_host);
+                     bool experts_on_host, bool head) {
+  Weights weights = take_weights(&checkpoint, form, {}, config, &backend, {}, experts_on_host, head);
   weights.notes.insert(weights.notes.begin(), config.notes.begin(), config.notes.end());
   offload::check_mapped_files();
   return weights;
 }
 
-WeightSizes weight_sizes(Checkpoint& checkpoint, WeightForm form) {
+WeightSizes weight_sizes(Checkpoint& checkpoint, WeightForm form, bool head) {
   const ModelConfig config = checkpoint.config();
-  return weight_sizes(take_weights(&checkpoint, form, {}, config, nullptr), config);
+  return weight_sizes(take_weights(&checkpoint, form, {}, config, nullptr, {}, false, head), config);
 }
 
 WeightSizes weight_sizes(const ModelConfig& config, gpu::DType type, WeightForm form) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -69,6 +70,16 @@ struct LayerWeights {
   const float* k_norm = nullptr;  // [d], or [Hkv d]
 };
 
+// The weights of a head that predicts further tokens (runtime/checkpoint/draft_head.h), beside the model's embedding
+// and output.
+struct HeadWeights {
+  gpu::Matrix join;                       // [hidden][2 hidden]: of an embedding and a state, each under its norm
+  const float* embedding_norm = nullptr;  // [hidden]
+  const float* state_norm = nullptr;      // [hidden]
+  const float* final_norm = nullptr;      // [hidden], behind the layer
+  LayerWeights layer;
+};
+
 // All weights of a model, in memory of the backend. Beside a device with memory of its own, the embedding stays in host
 // memory, pinned where that is possible, unless it is the output too: one row of it is read for each token.
 struct Weights {
@@ -78,6 +89,7 @@ struct Weights {
   float* inverse_frequency = nullptr;              // of RopeTable, for all layers, or for global ones where there is
   const float* local_inverse_frequency = nullptr;  // one for sliding-window layers
   std::vector<LayerWeights> layers;
+  std::optional<HeadWeights> head;  // where it was asked for
 
   std::vector<gpu::Buffer> buffers;  // owns everything the pointers above point to, but for the embedding on a host
   std::uint64_t bytes = 0;
@@ -98,10 +110,11 @@ enum class WeightForm : std::uint8_t { stored, f16, q8, q4 };
 const char* name(WeightForm form);  // as --weights takes it
 
 // Takes every tensor that `config`, the checkpoint's, calls for to the device, experts that a router chooses from to
-// host memory of the backend where that is wanted. Throws Error naming tensor and file: missing, truncated, wrong type,
-// wrong shape.
+// host memory of the backend where that is wanted. With `head` those of the head that predicts further tokens, too, all
+// on the device. Throws Error naming tensor and file: missing, truncated, wrong type, wrong shape; or saying that there
+// is no head that is computed here.
 Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend,
-                     WeightForm form = WeightForm::stored, bool experts_on_host = false);
+                     WeightForm form = WeightForm::stored, bool experts_on_host = false, bool head = false);
 
 // Says how much memory weights take, and how much of it each decoded token reads.
 struct WeightSizes {
@@ -133,8 +146,9 @@ struct WeightSizes {
 };
 // Returns the sizes of weights that are there, those of a model of that shape, as if all of them lay together.
 WeightSizes weight_sizes(const Weights& weights, const ModelConfig& config);
-// Returns what load_weights will take, from the file headers alone.
-WeightSizes weight_sizes(Checkpoint& checkpoint, WeightForm form = WeightForm::stored);
+// Returns what load_weights will take, from the file headers alone. The head's weights are among the bytes, not among
+// those of a step.
+WeightSizes weight_sizes(Checkpoint& checkpoint, WeightForm form = WeightForm::stored, bool head = false);
 // Returns the sizes of a model that is not there, with its matrices in `type`.
 WeightSizes weight_sizes(const ModelConfig& config, gpu::DType type, WeightForm form = WeightForm::stored);
 // With its matrices packed as those of such tensors are, where their rows are whole blocks, else in f16.

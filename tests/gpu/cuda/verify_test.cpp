@@ -48,6 +48,25 @@ TEST_F(VerifyOnCuda, APassIsItsSingleStepsToTheBitWithRecurrentLayers) {
   ASSERT_NO_FATAL_FAILURE(expect_as_single_steps(test::write_hybrid_model(folder.path() / "model", {.layers = 4}), 1));
 }
 
+TEST_F(VerifyOnCuda, TheModelsHeadDraftsAsOnTheProcessor) {
+  test::TemporaryFolder folder;
+  for (const int experts : {0, 4}) {
+    const auto path =
+        test::write_hybrid_model(folder.path() / std::to_string(experts), {.head = true, .experts = experts});
+    const std::vector<std::int32_t> prompt = {5, 99, 1234, 7, 7, 300, 42, 4000, 17, 2, 88, 501};
+    std::vector<std::int32_t> drafts[2];
+    for (gpu::Backend* const backend : {cuda.get(), cpu.get()}) {
+      const runtime::Model of(path, *backend, runtime::WeightForm::stored, {}, runtime::ExpertPlace::automatic, true);
+      runtime::Session session(of, *arena, options);
+      session.append(prompt);
+      session.verify(std::vector<std::int32_t>{3, 9}, [](const float*, int) { return 1; });
+      drafts[backend == cpu.get() ? 1 : 0] = session.draft_by_head(11, runtime::Sampler({}), 4);
+    }
+    EXPECT_EQ(drafts[0].size(), 4U);
+    EXPECT_EQ(drafts[0], drafts[1]);
+  }
+}
+
 TEST_F(VerifyOnCuda, APassIsItsSingleStepsToTheBitWithRowsOfIntegersAndPackedWeights) {
   for (const offload::RowFormat rows : {offload::RowFormat::int8, offload::RowFormat::int4}) {
     options.cache.rows = rows;

@@ -96,14 +96,14 @@ TEST(DraftLengthTest, APassReadsTheContextOnceAndExpertsByToken) {
   dense.elements = 300, dense.at(Place::link, Kind::dense) = 5000, dense.at(Place::device, Kind::rows) = 100;
   few.elements = 30, few.at(Place::link, Kind::rows) = 600;
   const double products = 2000 + 4 * 300, step = 1000 + 5100 + products;
-  const DraftCosts costs = draft_costs(config, weights, dense, &few, false);
+  const DraftCosts costs = draft_costs(config, weights, dense, DraftStep{weights, few}, false);
   EXPECT_DOUBLE_EQ(costs.verify, products / step);
   EXPECT_DOUBLE_EQ(costs.draft, (1000 + 600 + 2000 + 4 * 30) / step);
   EXPECT_DOUBLE_EQ(costs.experts, 400 / step);
   EXPECT_EQ(costs.tokens_of_all_experts, 4);
-  EXPECT_EQ(draft_costs(config, weights, dense, nullptr, false).draft, 0);
+  EXPECT_EQ(draft_costs(config, weights, dense, {}, false).draft, 0);
   // A device's own memory is twenty times as fast as its link, and its products are faster still.
-  const DraftCosts device = draft_costs(config, weights, dense, &few, true);
+  const DraftCosts device = draft_costs(config, weights, dense, DraftStep{weights, few}, true);
   EXPECT_DOUBLE_EQ(device.draft, (600 + 0.05 * 1000 + 0.02 * 2120) / (5000 + 0.05 * 1100 + 0.02 * products));
 }
 
@@ -135,11 +135,15 @@ TEST(DraftOptionsTest, AreReadAsTheyAreWritten) {
   EXPECT_TRUE(both.lookup);
   EXPECT_EQ(both.self->name, "topk");
   EXPECT_EQ(parse_draft("lookup,self:sparq:r=8").self->rank, 8);
+  EXPECT_TRUE(parse_draft("mtp").head);
+  EXPECT_FALSE(parse_draft("mtp").lookup);
+  EXPECT_TRUE(parse_draft("lookup,mtp").head && parse_draft("mtp,lookup").lookup);
+  EXPECT_FALSE(parse_draft("lookup").head);
   for (const char* twice : {"self,self:topk", "self:topk:k=64,32,self", "self,lookup,self"}) {
     EXPECT_TRUE(test::refuses([&] { parse_draft(twice); }, {twice, "self twice"}));
   }
   for (const char* wrong :
-       {"", "mtp", "lookup,", "lookup:k=1", "lookupself", "self:dense", "self:h2o", "self:nothing"}) {
+       {"", "mtp:k=1", "mtp,self", "lookup,", "lookup:k=1", "lookupself", "self:dense", "self:h2o", "self:nothing"}) {
     EXPECT_THROW(parse_draft(wrong), Error) << wrong;
   }
 }

@@ -1,6 +1,7 @@
 #include <atomic>
 
 #include "tests/runtime/serve/engine_fixture.h"
+#include "tests/support/hybrid_model.h"
 #include "tests/support/temporary_folder.h"
 
 namespace hayloft::runtime::serve {
@@ -37,6 +38,37 @@ TEST_F(EngineTest, DraftedAnswersOfSeveralClientsAreThoseOfSingleSteps) {
     }
     EXPECT_EQ(engine.figures().drafts.tokens, drafted ? 120 : 0);
     EXPECT_EQ(engine.figures().drafts.accepted > 0, drafted);
+  }
+  EXPECT_EQ(answers[0], answers[1]);
+}
+
+TEST_F(EngineTest, EachAnswerIsDraftedByAHeadThatKnowsItsOwnText) {
+  const test::TemporaryFolder folder;
+  const auto path = test::write_hybrid_model(folder.path() / "model", {.head = true});
+  const Model model(path, *backend_, WeightForm::stored, {}, ExpertPlace::automatic, true);
+  request_.echo = false;
+  request_.logprobs = -1;
+  request_.max_tokens = 40;
+  std::vector<std::vector<std::int32_t>> answers[2];
+  for (const bool drafted : {false, true}) {
+    EngineOptions options = options_;
+    if (drafted) {
+      options.drafts = parse_draft("mtp");
+      options.drafts->costs = DraftCosts{0.05, 0.05};
+    }
+    Engine engine({model, tokenizer_, path}, arena_, contexts_, options);
+    std::vector<std::shared_ptr<Client>> clients;
+    for (int i = 0; i < 3; ++i) {
+      GenerationRequest request = request_;
+      request.tokens.resize(static_cast<std::size_t>(100 + 30 * i));
+      clients.push_back(std::make_shared<Client>());
+      engine.submit(request, clients.back());
+    }
+    for (const auto& client : clients) {
+      client->ended.get_future().wait();
+      answers[drafted ? 1 : 0].push_back(tokens(*client));
+    }
+    EXPECT_EQ(engine.figures().drafts.drafted > 0, drafted);
   }
   EXPECT_EQ(answers[0], answers[1]);
 }

@@ -1,0 +1,46 @@
+#include "runtime/checkpoint/draft_head.h"
+
+#include "offload/error.h"
+
+namespace hayloft::runtime {
+
+bool has_draft_head(const Checkpoint& checkpoint) {
+  return checkpoint.contains("mtp.fc.weight");
+}
+
+void require_draft_head(const Checkpoint& checkpoint, const ModelConfig& config) {
+  if (!has_draft_head(checkpoint)) {
+    fail(
+        "--draft mtp: {} has no head that predicts further tokens (mtp, nextn); use --draft lookup or --draft "
+        "lookup,self",
+        checkpoint.path());
+  }
+  if (config.draft_layers > 1) {
+    fail("--draft mtp: the head of {} has {} layers, and one is computed here; use --draft lookup or --draft lookup,self",
+         checkpoint.path(), config.draft_layers);
+  }
+  const bool own_tables =
+      checkpoint.contains("mtp.embed_tokens.weight") || checkpoint.contains("mtp.shared_head.head.weight");
+  if (config.draft_own_tables || own_tables) {
+    fail(
+        "--draft mtp: the head of {} has embeddings or an output of its own, which are not read; use --draft lookup or "
+        "--draft lookup,self",
+        checkpoint.path());
+  }
+}
+
+ModelConfig draft_head_config(const ModelConfig& config) {
+  ModelConfig head = config;
+  head.layers = 1;
+  head.sliding_window = {draft_head_positions};
+  head.recurrent = {};
+  head.delta = {};
+  head.rope = {true};
+  head.experts.dense = {};
+  if (head.experts.count > 0) {
+    head.intermediate_size = head.experts.used * head.experts.inner + head.experts.shared_inner;
+  }
+  return head;
+}
+
+}  // namespace hayloft::runtime
