@@ -16,8 +16,10 @@ void require_draft_head(const Checkpoint& checkpoint, const ModelConfig& config)
         checkpoint.path());
   }
   if (config.draft_layers > 1) {
-    fail("--draft mtp: the head of {} has {} layers, and one is computed here; use --draft lookup or --draft lookup,self",
-         checkpoint.path(), config.draft_layers);
+    fail(
+        "--draft mtp: the head of {} has {} layers, and one is computed here; use --draft lookup or --draft "
+        "lookup,self",
+        checkpoint.path(), config.draft_layers);
   }
   const bool own_tables =
       checkpoint.contains("mtp.embed_tokens.weight") || checkpoint.contains("mtp.shared_head.head.weight");

@@ -62,11 +62,17 @@ void DraftHead::read(std::int64_t before, std::span<const std::int32_t> tokens, 
   told_ = before + static_cast<std::int64_t>(tokens.size());
 }
 
+std::uint64_t DraftHead::kept_bytes(const Model& head, std::int64_t tokens) {
+  const std::int64_t most = std::min(tokens, 2 * draft_head_positions);
+  const std::uint64_t state = static_cast<std::uint64_t>(head.config().hidden_size) * sizeof(float);
+  return tail_bytes(head.config(), {}, most, static_cast<int>(kPiece)) + state;
+}
+
 std::uint64_t DraftHead::bytes_to_read() const {
   const ModelConfig& config = head_->config();
   const auto piece = static_cast<int>(kPiece);
   const std::uint64_t joined = 4 * kPiece * static_cast<std::uint64_t>(config.hidden_size) * sizeof(float);
-  return tail_bytes(config, {}, 2 * draft_head_positions, piece) + workspace_bytes(config, piece) + joined;
+  return kept_bytes(*head_, 2 * draft_head_positions) + workspace_bytes(config, piece) + joined;
 }
 
 std::vector<std::int32_t> DraftHead::draft(std::int32_t token, int most, Workspace& workspace,

@@ -14,8 +14,8 @@ namespace hayloft::runtime {
 // Keeps for one text what the model's head has that predicts further tokens (Model::head): keys and values of the
 // newest positions, and the model's state behind the last token, which the token that comes next is joined with. It is
 // told of every token, with the model's states, in order; where some have come to the text untold, as those of a saved
-// context have, it begins anew behind them. Positions are counted from there, as only distances matter. Nothing of it is
-// saved. Not thread-safe; the model and the arena must outlive it.
+// context have, it begins anew behind them. Positions are counted from there, as only distances matter. Nothing of it
+// is saved. Not thread-safe; the model and the arena must outlive it.
 class DraftHead {
  public:
   DraftHead(const Model& head, offload::Arena& arena);
@@ -34,7 +34,9 @@ class DraftHead {
   std::vector<std::int32_t> draft(std::int32_t token, int most, Workspace& workspace,
                                   const std::function<std::int32_t(const float* logits)>& draw);
 
-  // Returns what reading and drafting takes of the device's memory at most.
+  // Returns what it keeps behind so many tokens, at most.
+  static std::uint64_t kept_bytes(const Model& head, std::int64_t tokens);
+  // Returns what reading and drafting takes of the device's memory at most, with what it keeps.
   std::uint64_t bytes_to_read() const;
   std::uint64_t device_bytes() const { return cache_.device_bytes() + state_.bytes(); }
   gpu::CacheView view() const { return cache_.view(0); }

@@ -121,6 +121,7 @@ class Engine {
   void keep(const std::string& context, std::span<const std::int32_t> tokens,
             const std::function<LedSession()>& session, std::size_t conversation = 0);
   std::uint64_t tail_of(std::int64_t tokens) const;  // in memory of the host
+  std::uint64_t whole_tail_of(std::int64_t tokens) const;
   std::uint64_t memory_of(std::int64_t tokens) const;
   std::uint64_t blocks_behind(const Cache& cache, std::int64_t tokens) const;
   std::uint64_t growth(const Job& job) const;

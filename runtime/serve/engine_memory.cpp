@@ -14,8 +14,14 @@ bool Engine::tails_in_host() const {
 }
 
 std::uint64_t Engine::tail_of(std::int64_t tokens) const {
-  if (!tails_in_host()) return 0;
-  return tail_bytes(source_.model.config(), options_.session.cache, tokens, options_.session.chunk_tokens);
+  return tails_in_host() ? whole_tail_of(tokens) : 0;
+}
+
+// Memory that the tails of a sequence take wherever they are, with what the model's head keeps of it.
+std::uint64_t Engine::whole_tail_of(std::int64_t tokens) const {
+  const Model* const head = source_.model.head();
+  return tail_bytes(source_.model.config(), options_.session.cache, tokens, options_.session.chunk_tokens) +
+         (head ? DraftHead::kept_bytes(*head, tokens) : 0);
 }
 
 // Memory of the host that a sequence of so many tokens takes in all.
@@ -35,7 +41,7 @@ std::uint64_t Engine::growth(const Job& job) const {
   const Cache& cache = job.session().cache();
   const std::int64_t tokens = job.usage().prompt_tokens + job.request().max_tokens;
   const std::uint64_t tail = tail_of(tokens);
-  return blocks_behind(cache, tokens) + tail - std::min(tail, cache.device_bytes());
+  return blocks_behind(cache, tokens) + tail - std::min(tail, job.session().here().device_bytes());
 }
 
 // Returns the same of one that begins with what is kept: a tail of its own, and the blocks behind those.
@@ -99,8 +105,7 @@ bool Engine::make_room(const Job& job) {
   }
   const gpu::Backend& backend = source_.model.backend();
   if (backend.memory().budget_bytes > 0) {  // a device with memory of its own, where the tails are
-    const std::uint64_t tail =
-        tail_bytes(source_.model.config(), options_.session.cache, tokens, options_.session.chunk_tokens);
+    const std::uint64_t tail = whole_tail_of(tokens);
     while (backend.memory().used_bytes + tail > backend.memory().budget_bytes &&
            (pool_.drop_one(kept.entry) || pool_.drop_one())) {
     }
