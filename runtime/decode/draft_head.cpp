@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::size_t kPiece = 256;  // tokens that are read at a time: what is joined of them takes little memory
 
-// What is decoded while it lives is taken back.
+// Takes back what is decoded while it lives.
 struct Drafted {
   explicit Drafted(Cache& of) : cache(of) { cache.begin_drafts(); }
   ~Drafted() { cache.end_drafts(); }

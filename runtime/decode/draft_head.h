@@ -19,7 +19,7 @@ namespace hayloft::runtime {
 class DraftHead {
  public:
   DraftHead(const Model& head, offload::Arena& arena);
-  // Of the text's first `tokens`: begun anew, unless those are all that it was told of.
+  // Returns one for the text's first `tokens`: begun anew, unless those are all that it was told of.
   DraftHead fork_at(std::int64_t tokens) const;
 
   // Tokens that follow `before` others, with the model's states behind each, f32 [tokens][hidden] in memory of the

@@ -154,12 +154,12 @@ class Model {
   // Returns the head that predicts further tokens, a model of one layer that slides (runtime/checkpoint/draft_head.h);
   // null where it was not asked for.
   const Model* head() const { return head_.get(); }
-  // Of a head: adds to its cache what it keeps of tokens, each behind the model's state before it, f32 [tokens][hidden]
-  // in memory of the device, which is not in the workspace.
+  // Adds to a head's cache what it keeps of tokens, each behind the model's state before it, f32 [tokens][hidden] in
+  // memory of the device, which is not in the workspace.
   void read_behind(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, const float* states) const;
-  // Of a head: does the same with one token and gives the logits of what follows it to `read`. Returns its own state,
-  // in the workspace, which may take the place of the model's at the next call; null, without reading, where a number
-  // is not finite.
+  // Does the same with one token and gives the logits of what follows it to `read`. Returns the head's own state, in
+  // the workspace, which may take the place of the model's at the next call; null, without reading, where a number is
+  // not finite.
   const float* predict_behind(Cache& cache, Workspace& workspace, std::int32_t token, const float* state,
                               const ReadLogits& read) const;
 

@@ -3,7 +3,7 @@
 #include "runtime/checkpoint/draft_head.h"
 #include "runtime/decode/model.h"
 
-// What a head computes that predicts further tokens: the layer of a model, behind a joint of its own.
+// Computes a head that predicts further tokens: the layer of a model, behind a joint of its own.
 namespace hayloft::runtime {
 namespace {
 
@@ -63,8 +63,8 @@ const float* Model::predict_behind(Cache& cache, Workspace& workspace, std::int3
   return act.normed;
 }
 
-// What enters the head's layer, into act.hidden: one matrix over the token's embedding and the state side by side, each
-// under its norm.
+// Puts into act.hidden what enters the head's layer: one matrix over the token's embedding and the state side by side,
+// each under its norm.
 void Model::join(Workspace& workspace, std::span<const std::int32_t> tokens, const float* states,
                  const Activations& act) const {
   const gpu::Stream stream = backend_->stream();

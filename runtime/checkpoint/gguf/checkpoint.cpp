@@ -68,7 +68,7 @@ constexpr std::array<Renamed, 3> outside = {{
     {"lm_head", "output"},
 }};
 
-// Of the head that predicts further tokens, in the block behind the layers, which is else a layer like them.
+// The head that predicts further tokens is the block behind the layers, with these beside what a layer has.
 constexpr std::string_view head_layer = "mtp.layers.0.";
 constexpr std::array<Renamed, 6> in_head = {{
     {"mtp.fc", "nextn.eh_proj"},

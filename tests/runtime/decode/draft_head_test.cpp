@@ -79,7 +79,7 @@ TEST_F(DraftHeadTest, SaysWhatItsEquationsSay) {
     std::vector<test::HeadOracle::Entry> entries;
     for (std::size_t i = 0; i < 8; ++i) entries.push_back({tokens[i + 1], states[i]});
 
-    // What a session knows of the text, in chunks of other sizes, drafts by these equations.
+    // A session that has read the text in chunks of other sizes drafts by these equations, too.
     options.chunk_tokens = 3;
     Session session(*of, arena, options);
     session.append(std::span(tokens).first(5));
@@ -174,7 +174,7 @@ TEST_F(DraftHeadTest, AHeadThatIsRightIsAccepted) {
   EXPECT_LT(figures.passes, 20);
 }
 
-// What was drafted and not accepted is nowhere: behind it the head says what one does that has only read the text.
+// A draft that is not accepted is nowhere: behind it the head says what one does that has only read the text.
 TEST_F(DraftHeadTest, WhatIsNotAcceptedLeavesNoTrace) {
   const auto of = load(folder_with_head("model"));
   const auto prompt = random_tokens(40, of->config().vocab_size, 4);
