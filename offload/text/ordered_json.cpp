@@ -113,6 +113,8 @@ class OrderedBuilder : public nlohmann::json_sax<ordered_json> {
 }  // namespace
 
 ordered_json parse_ordered_json(std::string_view text, LongIntegers long_integers, int most_depth) {
+  const std::size_t zero = text.find('\0');  // at which nlohmann's parser would stop, whatever stands behind
+  if (zero != std::string_view::npos) fail("not valid JSON at byte {} of {}", zero + 1, text.size());
   OrderedBuilder builder(text.size(), long_integers, most_depth);
   ordered_json::sax_parse(text, &builder);
   return builder.take();

@@ -52,7 +52,11 @@ void pass_over(const Value&, Item&) {}
 
 constexpr Field<Item> kMessageItemFields[] = {
     {"type", pass_over},
-    {"role", [](const Value& value, Item& item) { item.role = value.text(); }},
+    {"role",
+     [](const Value& value, Item& item) {
+       value.only({"user", "assistant", "system", "developer"});
+       item.role = value.text();
+     }},
     {"content",
      [](const Value& value, Item& item) {
        item.text = content_text(value);

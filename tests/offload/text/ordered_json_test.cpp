@@ -33,6 +33,7 @@ TEST(OrderedJson, TakesTheLastOfEqualNamesInTheFirstPlace) {
 TEST(OrderedJson, SaysWhereATextIsNoJson) {
   EXPECT_TRUE(refuses([] { parse_ordered_json(R"({"a":1,})"); }, {"not valid JSON at byte 8 of 8"}));
   EXPECT_TRUE(refuses([] { parse_ordered_json("1 2"); }, {"not valid JSON at byte"}));
+  EXPECT_TRUE(refuses([] { parse_ordered_json(std::string_view("1\0{", 3)); }, {"not valid JSON at byte 2 of 3"}));
   EXPECT_TRUE(refuses([] { parse_ordered_json("1e999"); }, {"out of range"}));
   EXPECT_TRUE(refuses([] { parse_ordered_json(std::string(1000, '[')); }, {"more than 200 deep"}));
 }

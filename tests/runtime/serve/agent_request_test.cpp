@@ -88,6 +88,7 @@ TEST_F(AgentRequest, AResponseIsRefusedByTheNamesThatItHas) {
   for (const auto& [text, field] : Refused{
            {R"("text": {"format": {"type": "text", "schema": {"type": "object"}}})", "text.format.schema"},
            {R"("text": {"format": {"type": "json_object", "schema": {"type": "object"}}})", "text.format.schema"},
+           {R"("input": [{"role": "bogus", "content": "a"}])", "input[0].role"},
            {R"("reasoning": {"summary": "concise"})", "reasoning.summary"},
            {R"("reasoning": {"summary": "detailed"})", "reasoning.summary"},
            {R"("reasoning": {"effort": "low"})", "reasoning.effort"},  // which the template does not name
