@@ -26,7 +26,7 @@ class HeadOracle {
     std::int32_t token = 0;  // that of position i + 1
     Vector state;            // behind position i, under the model's final norm
   };
-  // Returns the logits of the head behind the last of the entries, which are at positions 0, 1, ...
+  // Holds what the head gives behind the last of the entries, which are at positions 0, 1, ...
   struct Said {
     Vector state;
     Vector logits;
