@@ -3,6 +3,11 @@
 #include "offload/error.h"
 
 namespace hayloft::runtime {
+namespace {
+
+constexpr const char* other_drafts = "use --draft lookup or --draft lookup,self";
+
+}  // namespace
 
 bool has_draft_head(const Checkpoint& checkpoint) {
   return checkpoint.contains("mtp.fc.weight");
@@ -10,24 +15,17 @@ bool has_draft_head(const Checkpoint& checkpoint) {
 
 void require_draft_head(const Checkpoint& checkpoint, const ModelConfig& config) {
   if (!has_draft_head(checkpoint)) {
-    fail(
-        "--draft mtp: {} has no head that predicts further tokens (mtp, nextn); use --draft lookup or --draft "
-        "lookup,self",
-        checkpoint.path());
+    fail("--draft mtp: {} has no head that predicts further tokens (mtp, nextn); {}", checkpoint.path(), other_drafts);
   }
   if (config.draft_layers > 1) {
-    fail(
-        "--draft mtp: the head of {} has {} layers, and one is computed here; use --draft lookup or --draft "
-        "lookup,self",
-        checkpoint.path(), config.draft_layers);
+    fail("--draft mtp: the head of {} has {} layers, and one is computed here; {}", checkpoint.path(),
+         config.draft_layers, other_drafts);
   }
   const bool own_tables =
       checkpoint.contains("mtp.embed_tokens.weight") || checkpoint.contains("mtp.shared_head.head.weight");
   if (config.draft_own_tables || own_tables) {
-    fail(
-        "--draft mtp: the head of {} has embeddings or an output of its own, which are not read; use --draft lookup or "
-        "--draft lookup,self",
-        checkpoint.path());
+    fail("--draft mtp: the head of {} has embeddings or an output of its own, which are not read; {}",
+         checkpoint.path(), other_drafts);
   }
 }
 

@@ -127,7 +127,9 @@ std::vector<std::int32_t> Drafting::draft(Session& session, const Sampler& sampl
     }
   }
   if ((!options_.self && !options_.head) || sampler.has_filter()) return {};  // a draft would move the filter on
-  if (options_.head && !session.head_knows_text()) return session.draft_by_head(text_.back(), sampler, 0);
+  if (options_.head && !session.head_knows_text()) {
+    return session.draft_by_head(text_.back(), sampler, 0);  // nothing, or the refusal of a model without a head
+  }
   const int count = worth(own_, session, options_.head ? DraftSource::head : DraftSource::method, most);
   if (count == 0) {
     own_.pass_over();

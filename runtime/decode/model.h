@@ -101,7 +101,7 @@ class Model {
   void expect_positions(std::int64_t positions);
 
   // Before anything is read: keeps experts that lie in the machine's memory as this says, and multiplies them there.
-  // Those on the device stay there. Throws Error.
+  // Leaves those on the device where they are. Throws Error.
   void place_experts(const ExpertPlacement& placement);
 
   const ModelConfig& config() const { return config_; }

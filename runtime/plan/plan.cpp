@@ -185,6 +185,18 @@ PlanRequest with_experts_placed(PlanRequest request) {
   return request;
 }
 
+std::optional<PlannedExperts> plan_experts(const PlanRequest& request) {
+  const ExpertPlacement placement = placed_experts(request);
+  if (placement.place == ExpertPlace::device) return std::nullopt;
+  const WeightSizes weights = placed_weights(request);
+  PlannedExperts experts{placement, weights.experts, 0, weights.link_bytes_per_step, weights.near_bytes_per_step};
+  if (placement.place == ExpertPlace::link) {
+    experts.held = request.experts_held.at(static_cast<double>(placement.kept) / weights.experts);
+  }
+  if (const MethodOptions* method = divided_for(request)) experts.divided_for = method_label(*method);
+  return experts;
+}
+
 }  // namespace
 
 WeightSizes placed_weights(const PlanRequest& request) {
@@ -205,22 +217,6 @@ bool fits(const PlanRequest& asked) {
   }
   return shortfall(request, plan_memory(request)).empty();
 }
-
-namespace {
-
-std::optional<PlannedExperts> plan_experts(const PlanRequest& request) {
-  const ExpertPlacement placement = placed_experts(request);
-  if (placement.place == ExpertPlace::device) return std::nullopt;
-  const WeightSizes weights = placed_weights(request);
-  PlannedExperts experts{placement, weights.experts, 0, weights.link_bytes_per_step, weights.near_bytes_per_step};
-  if (placement.place == ExpertPlace::link) {
-    experts.held = request.experts_held.at(static_cast<double>(placement.kept) / weights.experts);
-  }
-  if (const MethodOptions* method = divided_for(request)) experts.divided_for = method_label(*method);
-  return experts;
-}
-
-}  // namespace
 
 Plan make_plan(const PlanRequest& asked, const MachineProfile* profile) {
   const PlanRequest request = with_experts_placed(asked);

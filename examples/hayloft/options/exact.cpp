@@ -12,9 +12,8 @@ void add_exact_options(CLI::App& app, ExactChoices& choices) {
   app.add_flag("--exact", choices.exact, "The text of exact attention, several tokens a pass where drafts pay");
   add_text(
       app, "--draft", "SOURCE,...", [&choices](const std::string& text) { choices.draft = text; },
-      "Drafts of --exact: lookup copies from the text, self decodes by sparq, self:METHOD by another, mtp by the "
-      "model's "
-      "own head; none")
+      "Drafts of --exact: lookup copies from the text, self decodes by sparq, self:METHOD by another, "
+      "mtp by the model's own head; none")
       ->default_str("lookup");
   add_text(
       app, "--draft-max", "N",

@@ -26,11 +26,13 @@ struct ExpertPlacement {
   bool slots() const { return place == ExpertPlace::link || prompts_over_link; }
   bool operator==(const ExpertPlacement&) const = default;
 };
+
 // Holds the rates, in GB/s, by which `automatic` predicts: a machine's profile has those of the machine.
 struct ExpertRates {
   double near = 40;  // of the machine's memory, read by its processor
   double link = 20;
 };
+
 // Says which share of the experts asked for a device holds that keeps a share of each layer's by use.
 struct ExpertsHeld {
   // Says it of one share.
