@@ -160,13 +160,14 @@ HWY_INLINE void dot_four(F32 d, const T* const* rows, const float* x, std::size_
   dot_four_of<Q, false>(d, rows, x, x_stride, n, out, out_stride, prefetch);
 }
 
-// Cuts n query heads (or tokens) into runs that fit the registers: body(integral_constant<int, Q>, first). kThrees:
-// three at the end are one run where the registers hold four; where they hold fewer, all are runs of three, but for
-// one or two at the end or twice two.
+// Cuts n query heads (or tokens) into runs that fit the registers: body(integral_constant<int, Q>, first). kThrees, for
+// sums that need no other registers: runs of six, and of three at the end, where the registers hold four; where they
+// hold fewer, all are runs of three, but for one or two at the end or twice two.
 template <bool kThrees = false, class Body>
 HWY_INLINE void for_each_run(int n, const Body& body) {
   int q = 0;
   if constexpr (kQueriesAtOnce == 4) {
+    for (; kThrees && q + 6 <= n; q += 6) body(std::integral_constant<int, 6>(), q);
     for (; q + 4 <= n; q += 4) body(std::integral_constant<int, 4>(), q);
     if (kThrees && q + 3 == n) return body(std::integral_constant<int, 3>(), q);
   } else if constexpr (kThrees) {
