@@ -7,10 +7,23 @@ namespace {
 
 constexpr const char* other_drafts = "use --draft lookup or --draft lookup,self";
 
+bool has_own_tables(const Checkpoint& checkpoint, const ModelConfig& config) {
+  return config.draft_own_tables || checkpoint.contains("mtp.embed_tokens.weight") ||
+         checkpoint.contains("mtp.shared_head.head.weight");
+}
+
 }  // namespace
 
 bool has_draft_head(const Checkpoint& checkpoint) {
   return checkpoint.contains("mtp.fc.weight");
+}
+
+bool computes_draft_head(const Checkpoint& checkpoint, const ModelConfig& config) {
+  return has_draft_head(checkpoint) && config.draft_layers <= 1 && !has_own_tables(checkpoint, config);
+}
+
+bool says_draft_head(const ModelConfig& config) {
+  return config.draft_layers == 1 && !config.draft_own_tables;
 }
 
 void require_draft_head(const Checkpoint& checkpoint, const ModelConfig& config) {
@@ -21,9 +34,7 @@ void require_draft_head(const Checkpoint& checkpoint, const ModelConfig& config)
     fail("--draft mtp: the head of {} has {} layers, and one is computed here; {}", checkpoint.path(),
          config.draft_layers, other_drafts);
   }
-  const bool own_tables =
-      checkpoint.contains("mtp.embed_tokens.weight") || checkpoint.contains("mtp.shared_head.head.weight");
-  if (config.draft_own_tables || own_tables) {
+  if (has_own_tables(checkpoint, config)) {
     fail("--draft mtp: the head of {} has embeddings or an output of its own, which are not read; {}",
          checkpoint.path(), other_drafts);
   }

@@ -16,8 +16,11 @@ inline constexpr std::int64_t draft_head_positions = 2048;
 
 // Returns whether the checkpoint has a head's tensors.
 bool has_draft_head(const Checkpoint& checkpoint);
-// Throws Error, of one line, where there is no head, or one that is not computed here: of several layers, or with
-// embeddings or an output of its own.
+// Returns whether it has one that is computed here: of one layer, with the model's embeddings and output.
+bool computes_draft_head(const Checkpoint& checkpoint, const ModelConfig& config);
+// Returns whether a configuration alone says so.
+bool says_draft_head(const ModelConfig& config);
+// Throws Error, of one line, where computes_draft_head() is false.
 void require_draft_head(const Checkpoint& checkpoint, const ModelConfig& config);
 
 // Returns the head as a model of one layer, which slides over draft_head_positions.

@@ -26,10 +26,7 @@ Model::Model(const Model& whole)
   weights_.final_norm = head.final_norm;
   weights_.layers = {head.layer};
   weights_.head = head;
-  weight_sizes_ = runtime::weight_sizes(weights_, config_);
-  weight_sizes_.bytes_per_step += gpu::bytes_of(head.join);
-  weight_sizes_.weights_per_step[head.join.packing.bits] +=
-      static_cast<std::uint64_t>(head.join.rows) * static_cast<std::uint64_t>(head.join.cols);
+  weight_sizes_ = head_sizes(whole.weights_, whole.config_);
 }
 
 void Model::read_behind(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens,

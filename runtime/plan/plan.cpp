@@ -235,7 +235,10 @@ Plan make_plan(const PlanRequest& asked, const MachineProfile* profile) {
   if (request.accepted) {
     MethodOptions dense;
     dense.rates = request.methods.empty() ? dense.rates : request.methods.front().rates;
-    plan.exact = plan_exact(request, plan_method(request, plan.memory, dense, profile), plan.methods);
+    std::optional<Plan> head;
+    if (request.head) head = make_plan(request_of_head(request), profile);
+    plan.exact =
+        plan_exact(request, plan_method(request, plan.memory, dense, profile), plan.methods, head ? &*head : nullptr);
   }
   plan.prefill = plan_prefill(request, profile);
   return plan;

@@ -39,6 +39,7 @@ struct PlanRequest {
   std::optional<GpuCard> card;             // whose stages are predicted from counted instructions and bytes
   std::optional<Network> network = {};     // between ranks, where session.cache.shard is one of several
   std::optional<double> accepted = {};     // share of drafted tokens, 0 to 1, with which exact decoding is planned
+  std::optional<WeightSizes> head = {};    // of the model's head that predicts further tokens: head_sizes()
 };
 
 // Returns where experts will be, and the sizes as weights will lie then.
@@ -130,6 +131,9 @@ struct PlannedExact {
   std::uint64_t link_bytes = 0;   // over the link, with what a device is expected to keep for drafts
   std::optional<double> ms;       // by the profile
   std::optional<double> card_ms;  // on PlanRequest::card
+  // Memory that the source takes where the model's weights are, besides the plan's: a head's weights, and its keys and
+  // values.
+  std::uint64_t memory = 0;
 };
 
 // A change by which a plan that does not fit would fit: remedy().

@@ -195,8 +195,10 @@ std::string exact_table(const Plan& plan) {
     if (single.ms) row.insert(row.end(), {format_duration(*exact.ms / 1000), percent(*exact.ms, *single.ms)});
     if (single.card_ms) row.insert(row.end(), {ms_text(*exact.card_ms), percent(*exact.card_ms, *single.card_ms)});
   }
+  const std::uint64_t more = plan.exact.back().memory;
   return fmt::format("\n`--exact` with drafts of which {:.4g}% are accepted, predicted:\n\n", 100 * *plan.accepted) +
-         markdown(table);
+         markdown(table) +
+         (more > 0 ? fmt::format("\n`mtp` takes {} of memory besides.\n", format_bytes(more)) : "");
 }
 
 nlohmann::ordered_json remedy_json(const Remedy& remedy) {
@@ -376,6 +378,7 @@ std::string plan_json(const std::vector<Plan>& plans) {
                                 {"drafted_per_pass", exact.drafted},
                                 {"tokens_per_pass", exact.tokens},
                                 {"link_bytes_per_token", exact.link_bytes},
+                                {"memory_bytes", exact.memory},
                                 {"ms_per_token", json_or_null(exact.ms)},
                                 {"predicted_on_card_ms_per_token", json_or_null(exact.card_ms)}});
     }

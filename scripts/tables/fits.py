@@ -38,7 +38,7 @@ def transformer(kind, layers, heads, kv_heads, d, hidden, inner, vocabulary, tie
 def hybrid(layers, heads, hidden, inner, value_heads, tied=False):
     return transformer("qwen3_5_text", layers, heads, 4, 256, hidden, inner, 248320, tied, linear_conv_kernel_dim=4,
                        linear_key_head_dim=128, linear_value_head_dim=128, linear_num_key_heads=16,
-                       linear_num_value_heads=value_heads)
+                       linear_num_value_heads=value_heads, mtp_num_hidden_layers=1)
 
 
 MODELS = [  # name, type of weights, configuration
@@ -72,16 +72,19 @@ def planned(program, config, weights, card, host, rows, batch):
 
 
 def exact_row(program, path, weights, card, length, accepted):
-    """Tokens a pass of both kinds of drafts, then tokens per second and bytes over the link by single steps, by copies, and by drafts."""
+    """Tokens a pass by copies, by `sparq` and by the model's head, then tokens per second and bytes over the link by single steps and by these."""
     for batch in ("2048", "512"):
         plan = plans(program, *arguments(path, weights, card, EXACT_HOST, "int8", batch), "-c", length, "--accepted",
                      accepted)[0]
         if plan["fits"]:
             break
-    sources = plan["exact"]
-    return (*(f"{of['tokens_per_pass']:.1f}" for of in sources[1:]),
-            *(f"{1000 / of['predicted_on_card_ms_per_token']:.1f}/s" for of in sources),
-            *(f"{of['link_bytes_per_token'] / 1e9:.2f} GB" for of in sources))
+    single, *drafted = plan["exact"]
+    drafted += [None] * (3 - len(drafted))  # a model without a head
+    says = lambda of, text: "-" if of is None else text(of)
+    rate = lambda of: f"{1000 / of['predicted_on_card_ms_per_token']:.1f}/s"
+    read = lambda of: f"{of['link_bytes_per_token'] / 1e9:.2f} GB"
+    return (*(says(of, lambda of: f"{of['tokens_per_pass']:.1f}") for of in drafted),
+            *(says(of, rate) for of in (single, *drafted)), *(says(of, read) for of in (single, *drafted)))
 
 
 def cells_of(program, path, weights, card, host):
@@ -119,5 +122,6 @@ def run(args):
             rows += [(f"{name}, {length}", card, f"{float(share):.0%}",
                       *exact_row(args.hayloft, path, weights, card, length, share))
                      for card in EXACT_CARDS for share in ACCEPTED]
-        print_table(("model and context", "card", "accepted", "tokens a pass: copies", "by `sparq`", "single steps", "copies",
-                     "by `sparq`", "over the link: single steps", "copies", "by `sparq`"), rows, right=[2, 3, 4])
+        print_table(("model and context", "card", "accepted", "tokens a pass: copies", "by `sparq`", "by `mtp`", "single steps",
+                     "copies", "by `sparq`", "by `mtp`", "over the link: single steps", "copies", "by `sparq`", "by `mtp`"),
+                    rows, right=[2, 3, 4, 5])

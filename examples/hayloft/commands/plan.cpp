@@ -159,6 +159,8 @@ class PlanCommand : public Command {
         runtime::set_rope(request_.config, rope_);
       }
       request_.weights = counted_weights();
+      request_.head = weight_type_ ? runtime::head_sizes(request_.config, *weight_type_)
+                                   : runtime::head_sizes(request_.config, gpu::DType::f16, machine_.weights);
       add_counted_weights();
     } else {
       const auto checkpoint = runtime::Checkpoint::open(model_);
@@ -166,6 +168,7 @@ class PlanCommand : public Command {
       runtime::set_rope(request_.config, rope_);
       if (weight_type_) fail("--weight-type: {} has weights of its own; leave it out", model_);
       request_.weights = runtime::weight_sizes(*checkpoint, machine_.weights);
+      request_.head = runtime::head_sizes(*checkpoint, machine_.weights);
       add_weights([&](runtime::WeightForm form) { return runtime::weight_sizes(*checkpoint, form); });
       request_.tokenizer_file_bytes = runtime::tokenizer_bytes(model_);
     }

@@ -62,6 +62,19 @@ WeightSizes weight_sizes(const Weights& weights, const ModelConfig& config) {
   return sizes;
 }
 
+WeightSizes head_sizes(const Weights& weights, const ModelConfig& config) {
+  const HeadWeights& head = *weights.head;
+  Weights layer;
+  layer.output = weights.output;
+  layer.layers = {head.layer};
+  WeightSizes sizes = weight_sizes(layer, draft_head_config(config));
+  sizes.bytes = head.bytes;
+  sizes.bytes_per_step += gpu::bytes_of(head.join);
+  sizes.weights_per_step[head.join.packing.bits] +=
+      static_cast<std::uint64_t>(head.join.rows) * static_cast<std::uint64_t>(head.join.cols);
+  return sizes;
+}
+
 namespace {
 
 void take_attention(const std::string& prefix, const ModelConfig& config, WeightUpload& upload, LayerWeights& layer) {
@@ -177,14 +190,15 @@ LayerWeights layer_weights(const std::string& prefix, int index, const ModelConf
   return layer;
 }
 
-HeadWeights head_weights(const Checkpoint& checkpoint, const ModelConfig& config, WeightUpload& upload) {
+HeadWeights head_weights(const Checkpoint* checkpoint, const ModelConfig& config, WeightUpload& upload) {
   const int hidden = config.hidden_size;
   HeadWeights head;
   head.join = upload.matrix("mtp.fc.weight", hidden, 2 * hidden);
   head.embedding_norm = upload.norm("mtp.pre_fc_norm_embedding.weight", hidden, config);
   head.state_norm = upload.norm("mtp.pre_fc_norm_hidden.weight", hidden, config);
   // A file may leave out the norm that is the model's own.
-  const char* const norm = checkpoint.contains("mtp.norm.weight") ? "mtp.norm.weight" : "model.norm.weight";
+  const bool own_norm = checkpoint && checkpoint->contains("mtp.norm.weight");
+  const char* const norm = own_norm ? "mtp.norm.weight" : "model.norm.weight";
   head.final_norm = upload.norm(norm, hidden, config);
   head.layer = layer_weights("mtp.layers.0.", 0, draft_head_config(config), upload);
   return head;
@@ -257,7 +271,7 @@ void refuse_unread(const Checkpoint& checkpoint, const ModelConfig& config) {
 Weights take_weights(Checkpoint* checkpoint, WeightForm form, gpu::DType type, const ModelConfig& config,
                      gpu::Backend* backend, const std::optional<gpu::Packing>& packing = std::nullopt,
                      bool experts_on_host = false, bool head = false) {
-  if (head) require_draft_head(*checkpoint, config);
+  if (head && checkpoint) require_draft_head(*checkpoint, config);
   Weights weights;
   WeightUpload upload(checkpoint, form, type, backend, weights, packing, experts_on_host);
   const bool tied = !own_output(checkpoint, config, weights);
@@ -275,11 +289,12 @@ Weights take_weights(Checkpoint* checkpoint, WeightForm form, gpu::DType type, c
   }
   upload.finish();
   if (head) {
-    const std::uint64_t of_layers = weights.mixture_bytes;
-    WeightUpload on_device(checkpoint, form, type, backend, weights);
-    weights.head = head_weights(*checkpoint, config, on_device);
+    const std::uint64_t of_layers = weights.mixture_bytes, of_model = weights.bytes;
+    WeightUpload on_device(checkpoint, form, type, backend, weights, packing);
+    weights.head = head_weights(checkpoint, config, on_device);
     on_device.finish();
     weights.mixture_bytes = of_layers;
+    weights.head->bytes = weights.bytes - of_model;
   }
   if (checkpoint) {
     refuse_unread(*checkpoint, config);
@@ -303,19 +318,46 @@ Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, gpu::Bac
   return weights;
 }
 
+namespace {
+
+// Returns the weights of a model that is not there.
+Weights counted(const ModelConfig& config, gpu::DType type, WeightForm form, bool head) {
+  return take_weights(nullptr, form, type, config, nullptr, {}, false, head);
+}
+Weights counted(const ModelConfig& config, gguf::TensorType type, bool head) {
+  const gpu::DType plain = type == gguf::TensorType::f32 ? gpu::DType::f32 : gpu::DType::f16;
+  return take_weights(nullptr, WeightForm::stored, plain, config, nullptr, gguf::packing_of(type), false, head);
+}
+
+}  // namespace
+
 WeightSizes weight_sizes(Checkpoint& checkpoint, WeightForm form, bool head) {
   const ModelConfig config = checkpoint.config();
   return weight_sizes(take_weights(&checkpoint, form, {}, config, nullptr, {}, false, head), config);
 }
 
 WeightSizes weight_sizes(const ModelConfig& config, gpu::DType type, WeightForm form) {
-  return weight_sizes(take_weights(nullptr, form, type, config, nullptr), config);
+  return weight_sizes(counted(config, type, form, false), config);
 }
 
 WeightSizes weight_sizes(const ModelConfig& config, gguf::TensorType type) {
-  const gpu::DType plain = type == gguf::TensorType::f32 ? gpu::DType::f32 : gpu::DType::f16;
-  return weight_sizes(take_weights(nullptr, WeightForm::stored, plain, config, nullptr, gguf::packing_of(type)),
-                      config);
+  return weight_sizes(counted(config, type, false), config);
+}
+
+std::optional<WeightSizes> head_sizes(Checkpoint& checkpoint, WeightForm form) {
+  const ModelConfig config = checkpoint.config();
+  if (!computes_draft_head(checkpoint, config)) return std::nullopt;
+  return head_sizes(take_weights(&checkpoint, form, {}, config, nullptr, {}, false, true), config);
+}
+
+std::optional<WeightSizes> head_sizes(const ModelConfig& config, gpu::DType type, WeightForm form) {
+  if (!says_draft_head(config)) return std::nullopt;
+  return head_sizes(counted(config, type, form, true), config);
+}
+
+std::optional<WeightSizes> head_sizes(const ModelConfig& config, gguf::TensorType type) {
+  if (!says_draft_head(config)) return std::nullopt;
+  return head_sizes(counted(config, type, true), config);
 }
 
 }  // namespace hayloft::runtime

@@ -78,6 +78,7 @@ struct HeadWeights {
   const float* state_norm = nullptr;      // [hidden]
   const float* final_norm = nullptr;      // [hidden], behind the layer
   LayerWeights layer;
+  std::uint64_t bytes = 0;  // of all that, in memory
 };
 
 // All weights of a model, in memory of the backend. Beside a device with memory of its own, the embedding stays in host
@@ -153,5 +154,13 @@ WeightSizes weight_sizes(Checkpoint& checkpoint, WeightForm form = WeightForm::s
 WeightSizes weight_sizes(const ModelConfig& config, gpu::DType type, WeightForm form = WeightForm::stored);
 // With its matrices packed as those of such tensors are, where their rows are whole blocks, else in f16.
 WeightSizes weight_sizes(const ModelConfig& config, gguf::TensorType type);
+
+// Returns the sizes of the head that predicts further tokens: `bytes` are its own, and a step reads the model's output
+// besides. There is a head.
+WeightSizes head_sizes(const Weights& weights, const ModelConfig& config);
+// Nothing where there is no head, or none that is computed here; with its matrices as weight_sizes() has them.
+std::optional<WeightSizes> head_sizes(Checkpoint& checkpoint, WeightForm form = WeightForm::stored);
+std::optional<WeightSizes> head_sizes(const ModelConfig& config, gpu::DType type, WeightForm form = WeightForm::stored);
+std::optional<WeightSizes> head_sizes(const ModelConfig& config, gguf::TensorType type);
 
 }  // namespace hayloft::runtime

@@ -68,6 +68,23 @@ class DraftHeadTest : public SessionTest {
 // Keys and values are f16, 11 bits, everything else f32: the oracle has neither rounding.
 constexpr double kLogitError = 1.0 / 1024;
 
+TEST_F(DraftHeadTest, ItsSizesAreKnownFromTheFilesAlone) {
+  for (const int experts : {0, 4}) {
+    const auto path = folder_with_head(experts > 0 ? "moe" : "dense", {.experts = experts});
+    const auto checkpoint = Checkpoint::open(path);
+    const std::optional<WeightSizes> head = head_sizes(*checkpoint);
+    ASSERT_TRUE(head);
+    const auto of = load(path);
+    EXPECT_EQ(head->bytes_per_step, of->head()->weight_sizes().bytes_per_step);
+    EXPECT_EQ(head->weights_per_step, of->head()->weight_sizes().weights_per_step);
+    const std::uint64_t alone = weight_sizes(*Checkpoint::open(path)).bytes;
+    EXPECT_EQ(head->bytes, weight_sizes(*Checkpoint::open(path), WeightForm::stored, true).bytes - alone);
+    EXPECT_GT(head->bytes, 0U);
+  }
+  test::HybridShape without;
+  EXPECT_FALSE(head_sizes(*Checkpoint::open(test::write_hybrid_model(folder_.path() / "without", without))));
+}
+
 TEST_F(DraftHeadTest, SaysWhatItsEquationsSay) {
   for (const int experts : {0, 4}) {
     const auto path = folder_with_head(experts > 0 ? "moe" : "dense", {.experts = experts});

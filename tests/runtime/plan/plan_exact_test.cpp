@@ -82,6 +82,40 @@ TEST(PlanExactTest, APassReadsTheExpertsOfAllItsTokens) {
   EXPECT_EQ(dense.bytes_per_pass(9), dense.bytes_per_step);
 }
 
+TEST(PlanExactTest, AModelsHeadDraftsByOneLayerAndTheOutput) {
+  PlanRequest request = with_drafts(0.8);
+  EXPECT_FALSE(head_sizes(request.config, gpu::DType::f16));
+  request.config.draft_layers = 1;
+  request.head = head_sizes(request.config, gpu::DType::f16);
+  ASSERT_TRUE(request.head);
+  const auto hidden = static_cast<std::uint64_t>(request.config.hidden_size);
+  ModelConfig layers = request.config;
+  const std::uint64_t all = weight_sizes(layers, gpu::DType::f16).bytes_per_step;
+  ++layers.layers;
+  layers.sliding_window.push_back(0), layers.rope.push_back(true);
+  const std::uint64_t layer = weight_sizes(layers, gpu::DType::f16).bytes_per_step - all;
+  const std::uint64_t join = 2 * 2 * hidden * hidden;
+  const std::uint64_t output = 2 * hidden * static_cast<std::uint64_t>(request.config.vocab_size);
+  EXPECT_EQ(request.head->bytes_per_step, layer + join + output);
+  EXPECT_NEAR(static_cast<double>(request.head->bytes), static_cast<double>(layer + join), 5 * 4.0 * hidden);  // norms
+
+  const Plan plan = make_plan(request, nullptr);
+  ASSERT_EQ(plan.exact.size(), 4U);
+  const PlannedExact &none = plan.exact[0], &lookup = plan.exact[1], &mtp = plan.exact[3];
+  EXPECT_EQ(mtp.drafts, "mtp");
+  EXPECT_GT(mtp.drafted, 1);
+  EXPECT_NEAR(static_cast<double>(mtp.link_bytes), static_cast<double>(none.link_bytes) / mtp.tokens, 1);
+  // A draft reads the head's weights and 2,048 positions of one layer from the device's memory, at least.
+  const double rows = 2048.0 * 4 * request.config.kv_heads * request.config.head_dim;
+  EXPECT_GE(mtp.memory, request.head->bytes + static_cast<std::uint64_t>(rows));
+  EXPECT_LT(mtp.memory, request.head->bytes + static_cast<std::uint64_t>(2 * rows));
+  ASSERT_LE(mtp.drafted, lookup.drafted);
+  const double draft = (static_cast<double>(request.head->bytes_per_step) + rows) / 448e6;
+  EXPECT_GT(*mtp.card_ms, static_cast<double>(none.link_bytes) / 25e6 / mtp.tokens + mtp.drafted * draft / mtp.tokens);
+  const std::string table = plan_table(plan);
+  EXPECT_NE(table.find("`mtp` takes "), std::string::npos) << table;
+}
+
 TEST(PlanExactTest, TheReportHasARowForEachSourceOfDrafts) {
   const Plan plan = make_plan(with_drafts(0.9), nullptr);
   const std::string table = plan_table(plan);
