@@ -34,6 +34,33 @@ void note_positions(const runtime::ModelConfig& config, std::int64_t tokens, con
       tokens, config.max_positions, source, (tokens + config.max_positions - 1) / config.max_positions);
 }
 
+runtime::plan::PlanRequest request_of(const Environment& environment, const PlannedRun& run) {
+  runtime::plan::PlanRequest request;
+  request.config = environment.model->config();
+  request.weights = runtime::weight_sizes(*runtime::Checkpoint::open(run.model), environment.weights,
+                                          environment.model->head() != nullptr);
+  request.experts = environment.experts;
+  request.experts_held = environment.experts_held;
+  request.session = run.session;
+  request.methods = run.methods;
+  request.tokens = run.tokens;
+  request.mapped_tokens = run.mapped_tokens;
+  request.checkpoints = run.checkpoints;
+  request.sessions = run.sessions;
+  request.host_budget = environment.arena->budget_bytes();
+  request.available_bytes = environment.topology.available_bytes() / static_cast<std::uint64_t>(ranks_on_machine()) +
+                            environment.model->weight_bytes();
+  request.threads = environment.threads.count();
+  request.tokenizer_file_bytes = runtime::tokenizer_bytes(run.model);
+  const gpu::DeviceMemory device = environment.backend->memory();
+  if (device.budget_bytes > 0) {
+    request.device_budget = device.budget_bytes + device.overhead_bytes;
+    request.device_cache = environment.device_cache;
+    request.available_bytes = environment.topology.available_bytes() + environment.model->host_expert_bytes();
+  }
+  return request;
+}
+
 // Divides the device's memory when a process first knows what it is to hold; what is read later finds it so.
 void place_experts(const Environment& environment, const std::optional<runtime::plan::MachineProfile>& profile,
                    runtime::plan::PlanRequest& request) {
@@ -41,6 +68,7 @@ void place_experts(const Environment& environment, const std::optional<runtime::
     request.expert_rates = runtime::plan::expert_rates(profile ? &*profile : nullptr);
     if (!over_ranks()) environment.model->place_experts(runtime::plan::placed_experts(request));
     say_experts(environment);
+    note_experts_unheld(environment.experts_held, environment.model->expert_placement().place);
   }
   request.placed_experts = environment.model->expert_placement();
 }
@@ -63,27 +91,7 @@ void add_saved(const Environment& environment, const offload::Snapshot& snapshot
 
 runtime::plan::Plan announce_plan(const Environment& environment, const PlannedRun& run,
                                   const std::optional<runtime::plan::MachineProfile>& profile) {
-  runtime::plan::PlanRequest request;
-  request.config = environment.model->config();
-  request.weights = runtime::weight_sizes(*runtime::Checkpoint::open(run.model), environment.weights,
-                                          environment.model->head() != nullptr);
-  request.experts = environment.experts;
-  request.session = run.session;
-  request.methods = run.methods;
-  request.tokens = run.tokens;
-  request.mapped_tokens = run.mapped_tokens;
-  request.checkpoints = run.checkpoints;
-  request.host_budget = environment.arena->budget_bytes();
-  request.available_bytes = environment.topology.available_bytes() / static_cast<std::uint64_t>(ranks_on_machine()) +
-                            environment.model->weight_bytes();
-  request.threads = environment.threads.count();
-  request.tokenizer_file_bytes = runtime::tokenizer_bytes(run.model);
-  const gpu::DeviceMemory device = environment.backend->memory();
-  if (device.budget_bytes > 0) {
-    request.device_budget = device.budget_bytes + device.overhead_bytes;
-    request.device_cache = environment.device_cache;
-    request.available_bytes = environment.topology.available_bytes() + environment.model->host_expert_bytes();
-  }
+  runtime::plan::PlanRequest request = request_of(environment, run);
   place_experts(environment, profile, request);
   // A profile knows nothing of the network between ranks.
   const bool applies =
@@ -93,6 +101,12 @@ runtime::plan::Plan announce_plan(const Environment& environment, const PlannedR
   note("{}\n", runtime::plan::plan_line(plan));
   note_positions(request.config, run.tokens, run.model);
   return plan;
+}
+
+void divide_device(const Environment& environment, const PlannedRun& run) {
+  if (environment.model->config().experts.count == 0) return;
+  runtime::plan::PlanRequest request = request_of(environment, run);
+  place_experts(environment, environment.profile(), request);
 }
 
 std::string predicted_reading(const runtime::plan::Plan& plan, runtime::PrefillOptions::Kind kind) {

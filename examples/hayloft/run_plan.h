@@ -20,6 +20,7 @@ struct PlannedRun {
   std::int64_t tokens = 0;         // of context, at the end
   std::int64_t mapped_tokens = 0;  // of them, in blocks of a saved context that stay in its file
   int checkpoints = 0;             // that a context keeps, when it is saved; 0: the model's kind decides
+  int sessions = 1;                // that decode at once, each behind the context
 };
 
 // A run that goes on behind a saved context: its tokens come on top, its block size and columns are the run's.
@@ -29,6 +30,9 @@ void add_saved(const Environment& environment, const offload::Snapshot& snapshot
 // model was made for. Throws Error with the numbers when the run does not fit. Times need a profile of as many threads.
 runtime::plan::Plan announce_plan(const Environment& environment, const PlannedRun& run,
                                   const std::optional<runtime::plan::MachineProfile>& profile);
+
+// Divides the device's memory between experts, columns and rows by the run, unless another run has. Throws Error.
+void divide_device(const Environment& environment, const PlannedRun& run);
 
 // "; predicted 12.3 s" for reading the whole context, nothing without a profile.
 std::string predicted_reading(const runtime::plan::Plan& plan, runtime::PrefillOptions::Kind kind);

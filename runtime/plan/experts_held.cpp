@@ -9,8 +9,12 @@
 
 namespace hayloft::runtime::plan {
 
-ExpertsHeld read_experts_held(const std::filesystem::path& path) {
-  return parse_experts_held(read_json_file(path), path.string());
+ExpertsHeld read_experts_held(const std::filesystem::path& path, int experts) {
+  const ExpertsHeld held = parse_experts_held(read_json_file(path), path.string());
+  if (experts != 0 && experts != held.experts) {
+    fail("{}: is of a model with {} experts a layer, and this one has {}", path.string(), held.experts, experts);
+  }
+  return held;
 }
 
 ExpertsHeld parse_experts_held(const nlohmann::json& json, const std::string& where) {

@@ -34,6 +34,7 @@ struct PlanRequest {
   CacheBudget device_cache;           // of it, for columns and rows that are kept there
   std::int64_t mapped_tokens = 0;     // of the store that lie in a saved context, mapped: whole blocks
   int checkpoints = 0;                // that a context keeps when it is saved; see IngestOptions
+  int sessions = 1;                   // that are forked for questions at once
   int threads = 1;
   std::uint64_t tokenizer_file_bytes = 0;  // see tokenizer_bytes; 0 without one
   std::optional<GpuCard> card;             // whose stages are predicted from counted instructions and bytes
@@ -50,12 +51,13 @@ WeightSizes placed_weights(const PlanRequest& request);
 std::uint64_t usual_host_budget(const PlanRequest& request);
 
 struct PlanMemory {
-  std::uint64_t rows = 0;      // of the store: K and V, value sums
-  std::uint64_t columns = 0;   // of the store, with scales
-  std::uint64_t indices = 0;   // that the methods keep besides, all together
-  std::uint64_t tails = 0;     // of the context, when it has been read
-  std::uint64_t question = 0;  // of a session that is forked for one; not less than what reading the context needs more
-  std::uint64_t states = 0;    // of recurrent layers: the context's, and a question's
+  std::uint64_t rows = 0;     // of the store: K and V, value sums
+  std::uint64_t columns = 0;  // of the store, with scales
+  std::uint64_t indices = 0;  // that the methods keep besides, all together
+  std::uint64_t tails = 0;    // of the context, when it has been read
+  // Of the sessions that are forked for questions; of one not less than what reading the context needs more.
+  std::uint64_t question = 0;
+  std::uint64_t states = 0;  // of recurrent layers: the context's, and the questions'
   std::uint64_t workspace = 0;
   std::uint64_t weights = 0;
   // Beside a device with memory of its own, which then are not in `weights`: the embedding, and experts that do not lie

@@ -101,9 +101,11 @@ PlanMemory plan_memory(const PlanRequest& request) {
                   options.block_tokens);
   }
   const std::uint64_t states = state_bytes(request.config);
-  memory.states = 2 * states;
+  const auto sessions = static_cast<std::uint64_t>(request.sessions);
+  memory.states = (1 + sessions) * states;
   memory.tails = kept_tail_bytes(request.config, options, request.tokens, request.session.chunk_tokens) - states;
-  memory.question = tail_bytes(request.config, options, request.tokens, request.session.chunk_tokens) - states;
+  memory.question =
+      sessions * (tail_bytes(request.config, options, request.tokens, request.session.chunk_tokens) - states);
   const int chunk = static_cast<int>(std::min<std::int64_t>(request.session.chunk_tokens, request.tokens));
   memory.workspace = workspace_bytes(request.config, chunk);
   if (request.session.prefill.order == PrefillOptions::Order::layer) {  // hidden states in host memory

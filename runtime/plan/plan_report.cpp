@@ -197,8 +197,7 @@ std::string exact_table(const Plan& plan) {
   }
   const std::uint64_t more = plan.exact.back().memory;
   return fmt::format("\n`--exact` with drafts of which {:.4g}% are accepted, predicted:\n\n", 100 * *plan.accepted) +
-         markdown(table) +
-         (more > 0 ? fmt::format("\n`mtp` takes {} of memory besides.\n", format_bytes(more)) : "");
+         markdown(table) + (more > 0 ? fmt::format("\n`mtp` takes {} of memory besides.\n", format_bytes(more)) : "");
 }
 
 nlohmann::ordered_json remedy_json(const Remedy& remedy) {

@@ -26,7 +26,6 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/decode/load_tokenizer.h"
 #include "runtime/plan/expert_division.h"
-#include "runtime/plan/experts_held.h"
 #include "runtime/plan/plan.h"
 #include "runtime/plan/remedy.h"
 
@@ -103,12 +102,6 @@ class PlanCommand : public Command {
         "With --ranks: what is between any two of them, its rate and the latency of a message in microseconds, or what "
         "mpirun hayloft link --json measured");
     advanced(app, Section::device, {"--ranks", "--network"});
-    app.add_option("--experts-held", experts_file_,
-                   "Expect of --experts link what a run's --attention-stats JSON says of the experts asked for, not "
-                   "that all are asked for alike")
-        ->type_name("FILE")
-        ->take_last();
-    advanced(app, Section::device, {"--experts-held"});
     add_text(
         app, "--accepted", "SHARE",
         [this](const std::string& text) { request_.accepted = read_number("--accepted", text, 0, 1); },
@@ -138,7 +131,6 @@ class PlanCommand : public Command {
     if (!machine_file_.empty() && !machine_.profile.empty()) {
       fail("--machine and --profile both name a profile; --machine takes memory and threads from it as well");
     }
-    if (!experts_file_.empty()) request_.experts_held = runtime::plan::read_experts_held(experts_file_);
     take_rates();
     if (!model_.empty()) return;
     request_.config = runtime::plan::config_of_shape(shape_);
@@ -172,7 +164,7 @@ class PlanCommand : public Command {
       add_weights([&](runtime::WeightForm form) { return runtime::weight_sizes(*checkpoint, form); });
       request_.tokenizer_file_bytes = runtime::tokenizer_bytes(model_);
     }
-    if (!experts_file_.empty()) check_experts_held();
+    request_.experts_held = experts_held(machine_, request_.config);
     std::optional<runtime::plan::MachineProfile> other;
     if (!machine_file_.empty()) other = runtime::plan::read_profile(machine_file_);
     describe_machine(other);
@@ -189,7 +181,10 @@ class PlanCommand : public Command {
       runtime::plan::Plan& plan = plans.back();
       misfits_ = misfits_ || !plan.shortfall.empty();
       if (!plan.shortfall.empty()) plan.remedy = runtime::plan::remedy(request_, other_weights_);
-      if (plans.size() == 1 && !experts_file_.empty()) note_experts_unheld(plan);
+      if (plans.size() == 1) {
+        note_experts_unheld(request_.experts_held,
+                            plan.experts ? plan.experts->placement.place : runtime::ExpertPlace::device);
+      }
       if (!json.to_stdout()) print((plans.size() > 1 ? "\n" : "") + runtime::plan::plan_table(plans.back()));
     }
     json.write(runtime::plan::plan_json(plans));
@@ -198,20 +193,6 @@ class PlanCommand : public Command {
   int exit_code() const override { return misfits_ ? misfit_exit : 0; }
 
  private:
-  // Refuses what was measured of another mixture.
-  void check_experts_held() const {
-    const int experts = request_.config.experts.count;
-    if (experts == 0 || experts == request_.experts_held.experts) return;
-    fail("--experts-held {}: is of a model with {} experts a layer, and this one has {}", experts_file_,
-         request_.experts_held.experts, experts);
-  }
-
-  void note_experts_unheld(const runtime::plan::Plan& plan) const {
-    if (plan.experts && plan.experts->placement.place == runtime::ExpertPlace::link) return;
-    note("note: --experts-held has no effect: {}\n",
-         request_.config.experts.count == 0 ? "the model has no experts" : "no experts come over a link by this plan");
-  }
-
   bool configuration_alone() const { return std::filesystem::path(model_).filename() == "config.json"; }
 
   // Counts the weights by the configuration, whatever is there.
@@ -368,7 +349,6 @@ class PlanCommand : public Command {
   runtime::RopeOverrides rope_;
   runtime::plan::PlanRequest request_;
   std::string machine_file_;
-  std::string experts_file_;
   double link_rate_ = 0;  // GB/s; 0: not given
   double device_rate_ = 0;
   std::vector<runtime::plan::OtherWeights> other_weights_;

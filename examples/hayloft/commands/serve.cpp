@@ -23,6 +23,7 @@
 #include "examples/hayloft/process/messages.h"
 #include "examples/hayloft/process/ranks.h"
 #include "examples/hayloft/process/text_input.h"
+#include "examples/hayloft/run_plan.h"
 #include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "offload/text/format.h"
@@ -144,8 +145,12 @@ class ServeCommand : public Command {
     server_.stopped_by_sigterm = !over_ranks();
     agree_on_rates({&method_, 1}, *environment_);
     hold_to_least_memory();
-    say_experts(*environment_);
     const Environment& environment = *environment_;
+    divide_device(environment, {.model = model_,
+                                .session = engine_.session,
+                                .methods = {method_},
+                                .tokens = expected_tokens(environment),
+                                .sessions = engine_.parallel});
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, model_};
     const runtime::serve::Contexts contexts(contexts_);
     require_verifying(engine_.drafts, *environment.backend);
@@ -252,6 +257,16 @@ class ServeCommand : public Command {
     constexpr std::int64_t most = 4096;
     const std::int64_t made_for = environment.model->config().max_positions;
     return std::min(most, made_for > 0 ? std::max<std::int64_t>(made_for / 4, 1) : most);
+  }
+
+  // Returns how long a request is taken to be where the device's memory is divided: as long as one may be, or as the
+  // model was made for, within what memory holds.
+  std::int64_t expected_tokens(const Environment& environment) const {
+    const runtime::ModelConfig& config = environment.model->config();
+    const std::int64_t held =
+        runtime::plan::longest_context(config, engine_.session.cache, environment.arena->budget_bytes());
+    const std::int64_t asked = engine_.longest > 0 ? engine_.longest : config.max_positions;
+    return asked > 0 ? std::min(asked, held) : held;
   }
 
   std::string read_key() const {

@@ -161,7 +161,13 @@ void add_weights_option(CLI::App& app, MachineOptions& options) {
       "weights leave the device less than an eighth of its memory, and reads prompts over the link",
       [&](ExpertPlace experts) { options.experts = experts; })
       ->default_str("auto");
-  advanced(app, Section::model, {"--weights", "--experts"});
+  app.add_option(
+         "--experts-held", options.experts_held,
+         "Expect of experts over the link what a run's --attention-stats JSON says of those asked for, not that "
+         "all are asked for alike")
+      ->type_name("FILE")
+      ->take_last();
+  advanced(app, Section::model, {"--weights", "--experts", "--experts-held"});
 }
 
 void add_products_option(CLI::App& app, MachineOptions& options) {

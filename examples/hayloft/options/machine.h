@@ -22,6 +22,7 @@ struct MachineOptions {
   int block_tokens = 4096;        // 0, which cannot be asked for: a command chooses by the length of a context
   runtime::WeightForm weights = runtime::WeightForm::stored;
   runtime::ExpertPlace experts = runtime::ExpertPlace::automatic;
+  std::string experts_held;  // a file; empty: all experts are asked for alike
   gpu::Products products = gpu::Products::exact;
   bool head = false;  // the model's head that predicts further tokens is loaded, too, for --draft mtp
   bool verbose = false;
@@ -37,7 +38,7 @@ void add_machine_options(CLI::App& app, MachineOptions& options);
 enum class DeviceCache : std::uint8_t { automatic, off };
 void add_device_cache_options(CLI::App& app, MachineOptions& options, DeviceCache otherwise = DeviceCache::automatic);
 void add_profile_option(CLI::App& app, MachineOptions& options);  // --profile
-// --weights and --experts, of commands that take a model
+// --weights, --experts and --experts-held, of commands that take a model
 void add_weights_option(CLI::App& app, MachineOptions& options);
 void add_products_option(CLI::App& app, MachineOptions& options);  // --products, of commands that answer
 void add_rows_option(CLI::App& app, offload::RowFormat& rows);     // --rows

@@ -10,6 +10,7 @@
 #include "offload/text/format.h"
 #include "runtime/checkpoint/fingerprint.h"
 #include "runtime/decode/load_tokenizer.h"
+#include "runtime/plan/experts_held.h"
 #include "runtime/tokenizer/config_notes.h"
 
 namespace hayloft::cli {
@@ -138,6 +139,7 @@ Environment::Environment(const MachineOptions& options, const std::filesystem::p
     : Environment(options) {
   tokenizer = std::make_unique<runtime::Tokenizer>(runtime::load_tokenizer(model_path));
   model = std::make_unique<runtime::Model>(model_path, *backend, options.weights, rope, options.experts, options.head);
+  experts_held = cli::experts_held(options, model->config());
   arena = std::make_unique<offload::Arena>(topology, arena_options(options, *backend));
   for (const std::string& line : model->notes()) note("note: {}\n", line);
   if (std::filesystem::is_directory(model_path)) {
@@ -153,6 +155,16 @@ Environment::Environment(const MachineOptions& options, const std::filesystem::p
        config.query_heads, config.kv_heads, config.head_dim,
        experts.count > 0 ? fmt::format(", {} of {} experts", experts.used, experts.count) : "",
        format_bytes(model->weight_bytes()), model->head() ? ", with the head that predicts further tokens" : "");
+}
+
+runtime::ExpertsHeld experts_held(const MachineOptions& options, const runtime::ModelConfig& config) {
+  if (options.experts_held.empty()) return {};
+  return runtime::plan::read_experts_held(options.experts_held, config.experts.count);
+}
+
+void note_experts_unheld(const runtime::ExpertsHeld& held, runtime::ExpertPlace place) {
+  if (held.experts == 0 || place == runtime::ExpertPlace::link) return;
+  note("note: --experts-held has no effect: no experts come over a link by this plan\n");
 }
 
 void say_experts(const Environment& environment) {

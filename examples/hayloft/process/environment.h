@@ -46,6 +46,7 @@ struct Environment {
   bool verbose = false;  // likewise
   runtime::WeightForm weights = runtime::WeightForm::stored;
   runtime::ExpertPlace experts = runtime::ExpertPlace::automatic;  // as asked for
+  runtime::ExpertsHeld experts_held;                               // likewise expected
   mutable bool experts_placed = false;                             // for what is to be held, once that was known
   gpu::LinkChoice link;                                            // as a CUDA device is told; never automatic
   runtime::plan::CacheBudget device_cache;                         // likewise
@@ -74,6 +75,11 @@ void agree_on_rates(std::span<runtime::MethodOptions> methods, const Environment
 // Says in a line on standard error that an NVIDIA GPU is here which the CPU computes instead of, because there is no
 // CUDA device for this build, and returns true; false when the system shows none.
 bool say_idle_gpu(const gpu::NoDevice& why);
+
+// Returns what --experts-held says of the experts of a model; nothing where it was not given. Throws Error.
+runtime::ExpertsHeld experts_held(const MachineOptions& options, const runtime::ModelConfig& config);
+// Says in a line on standard error that --experts-held was given for nothing, where it was.
+void note_experts_unheld(const runtime::ExpertsHeld& held, runtime::ExpertPlace place);
 
 // Says in lines on standard error where experts are that lie in the machine's memory: a note where nobody asked for
 // that, and more with -v.

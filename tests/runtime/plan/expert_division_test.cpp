@@ -66,6 +66,16 @@ TEST(DeviceDivision, LeavesRoomForTheRestOfTheRun) {
   }
 }
 
+TEST(DeviceDivision, SessionsOfSeveralClientsTakeMemoryFromExperts) {
+  PlanRequest request = mixture(8, "dense");
+  const PlanMemory alone = make_plan(request, nullptr).memory;
+  const int kept = divide_device(request).kept;
+  request.sessions = 8;
+  EXPECT_EQ(make_plan(request, nullptr).memory.question, 8 * alone.question);
+  EXPECT_EQ(make_plan(request, nullptr).shortfall, "");
+  EXPECT_LT(divide_device(request).kept, kept);
+}
+
 TEST(DeviceDivision, IsByTheRatesOfTheMachine) {
   PlanRequest request = mixture(16, "dense");
   request.experts = ExpertPlace::automatic;
