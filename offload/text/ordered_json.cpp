@@ -1,5 +1,6 @@
 #include "offload/text/ordered_json.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <unordered_map>
@@ -110,7 +111,39 @@ class OrderedBuilder : public nlohmann::json_sax<ordered_json> {
   std::vector<Open> open_;
 };
 
+bool holds_long_integer(const ordered_json& json) {
+  if (!json.is_structured()) return json.is_binary();
+  return std::any_of(json.begin(), json.end(), holds_long_integer);
+}
+
+std::string dumped(const ordered_json& json) {
+  return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+void write(const ordered_json& json, std::string& text) {
+  if (json.is_binary()) {
+    text.append(json.get_binary().begin(), json.get_binary().end());
+  } else if (!json.is_structured() || !holds_long_integer(json)) {
+    text += dumped(json);
+  } else {
+    const bool object = json.is_object();
+    char before = object ? '{' : '[';
+    for (const auto& [name, value] : json.items()) {
+      text += std::exchange(before, ',');
+      if (object) text += dumped(name) + ":";
+      write(value, text);
+    }
+    text += object ? '}' : ']';
+  }
+}
+
 }  // namespace
+
+std::string text_of_json(const ordered_json& json) {
+  std::string text;
+  write(json, text);
+  return text;
+}
 
 ordered_json parse_ordered_json(std::string_view text, LongIntegers long_integers, int most_depth) {
   const std::size_t zero = text.find('\0');  // at which nlohmann's parser would stop, whatever stands behind

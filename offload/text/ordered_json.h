@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <string_view>
 
 namespace hayloft {
@@ -16,5 +17,8 @@ enum class LongIntegers : std::uint8_t { refused, kept };
 // name with all before it). Throws Error without a name in front: "not valid JSON at byte 7 of 12", nested too deep.
 nlohmann::ordered_json parse_ordered_json(std::string_view text, LongIntegers long_integers = LongIntegers::refused,
                                           int most_depth = 200);
+
+// Returns JSON of one line, long integers that were kept as their digits; what is no UTF-8 becomes U+FFFD.
+std::string text_of_json(const nlohmann::ordered_json& json);
 
 }  // namespace hayloft

@@ -26,8 +26,8 @@ struct AnswerForm {
   bool channels = false;    // gpt-oss' <|channel|>NAME<|message|>
   bool thinks = false;      // <think> ... </think> before the answer
   bool in_thought = false;  // the prompt has ended behind <think>
-  bool early = false;       // calls are told while they are written, and not when they are whole
-  bool one_call = false;    // nothing is told behind the first call between tags
+  bool early = false;     // calls are held to a grammar: they are told while they are written, not when they are whole
+  bool one_call = false;  // nothing is told behind the first call between tags
   std::vector<OfferedTool> tools = {};
 
   // Returns whether an answer is its text and nothing else, so that nothing has to be read from it.
@@ -47,8 +47,9 @@ inline constexpr std::string_view kCallEnd = "</tool_call>";
 AnswerForm answer_form(const ChatTemplate& chat_template, std::vector<OfferedTool> tools, std::string_view prompt);
 
 // Takes an answer apart while it is generated: what the reader is to see, reasoning, and calls of tools, each of them
-// when it is whole, or early. A call that is no JSON, or of a tool that was not offered, stays text; what has been told
-// early is not taken back. Not thread-safe.
+// when it is whole, or early. A call that is no JSON, or of a tool that was not offered, stays text. What has been told
+// early is not taken back; as a grammar holds it, it can be cut off, but not break. What is told in all does not depend
+// on how the answer comes in runs of text. Not thread-safe.
 class AnswerReader {
  public:
   virtual ~AnswerReader() = default;

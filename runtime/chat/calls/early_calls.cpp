@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "offload/text/ordered_json.h"
 #include "runtime/chat/calls/parse_calls.h"
 
 namespace hayloft::runtime {

@@ -12,7 +12,8 @@ namespace hayloft::runtime {
 
 // Tells calls while they are written: a call begins once it names a tool that was offered and an object of arguments
 // has begun, whose text follows as it comes, without the white space between its tokens. What has begun cannot be taken
-// back: arguments that turn out to be no JSON are told to the letter. Not thread-safe. The tools outlive it.
+// back, so it is for calls that a grammar holds; arguments that are no JSON all the same are told to the letter. Not
+// thread-safe. The tools outlive it.
 class EarlyCalls {
  public:
   explicit EarlyCalls(std::span<const OfferedTool> tools) : tools_(tools) {}

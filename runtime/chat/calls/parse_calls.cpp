@@ -23,7 +23,7 @@ const OfferedTool* offered(std::string_view name, std::span<const OfferedTool> t
 
 std::optional<ordered_json> json_of_call(std::string_view text) {
   try {
-    return parse_ordered_json(text, LongIntegers::refused, kMostNestedCall);
+    return parse_ordered_json(text, LongIntegers::kept, kMostNestedCall);
   } catch (const Error&) {
     return std::nullopt;
   }
@@ -53,7 +53,8 @@ class AllowedTypes {
 
   bool text() const { return names_.contains("string"); }
   bool other(const ordered_json& value) const {
-    return value.is_number()    ? has("number") || (value.is_number_integer() && has("integer"))
+    return value.is_binary()    ? has("number") || has("integer")  // of more than 64 bits
+           : value.is_number()  ? has("number") || (value.is_number_integer() && has("integer"))
            : value.is_boolean() ? has("boolean")
            : value.is_null()    ? has("null")
            : value.is_object()  ? has("object")
@@ -175,10 +176,6 @@ std::string_view trimmed(std::string_view text) {
   const std::size_t first = text.find_first_not_of(kSpaces);
   if (first == std::string_view::npos) return {};
   return text.substr(first, text.find_last_not_of(kSpaces) + 1 - first);
-}
-
-std::string text_of_json(const ordered_json& json) {
-  return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
 std::optional<CallParameter> take_parameter(std::string_view& text, const OfferedTool& tool) {

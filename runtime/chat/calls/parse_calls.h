@@ -31,8 +31,6 @@ struct CallParameter {
 // to its end.
 std::optional<CallParameter> take_parameter(std::string_view& text, const OfferedTool& tool);
 
-std::string text_of_json(const nlohmann::ordered_json& json);
-
 // The arguments of a call of `name`: an object.
 std::optional<ToolCall> parse_arguments(std::string_view name, std::string_view text,
                                         std::span<const OfferedTool> tools);

@@ -1,5 +1,6 @@
 #include "runtime/serve/messages/message_writer.h"
 
+#include "offload/text/ordered_json.h"
 #include "runtime/serve/answer_parts.h"
 #include "runtime/serve/openai/answer.h"
 
@@ -15,6 +16,15 @@ Json usage_of(const Usage& usage) {
           {"output_tokens", usage.completion_tokens},
           {"output_tokens_details", {{"thinking_tokens", usage.reasoning_tokens}}},
           {"hayloft", statement_members(usage.attention)}};
+}
+
+// Returns an empty object for arguments that were cut off.
+Json input_of(const std::string& arguments) {
+  try {
+    return parse_ordered_json(arguments, LongIntegers::kept);
+  } catch (const Error&) {
+    return Json::object();
+  }
 }
 
 }  // namespace
@@ -67,7 +77,9 @@ std::string MessageWriter::open_block(Json block) {
 }
 
 std::string MessageWriter::close_block() {
-  if (!std::exchange(open_, false) || !request_.stream) return {};
+  if (!std::exchange(open_, false)) return {};
+  if (content_.back()["type"] == "tool_use") content_.back()["input"] = input_of(std::exchange(arguments_, {}));
+  if (!request_.stream) return {};
   return named_event({{"type", "content_block_stop"}, {"index", content_.size() - 1}});
 }
 
@@ -86,14 +98,13 @@ std::string MessageWriter::add(const std::vector<AnswerPart>& parts) {
                             {"id", "toolu_" + openai::call_id(id_, 0, content_.size())},
                             {"name", part.call.name},
                             {"input", Json::object()}});
-      if (part.call.arguments.empty()) continue;  // they follow, in a stream alone
-      content_.back()["input"] = Json::parse(part.call.arguments);
-      tell({{"type", "input_json_delta"}, {"partial_json", part.call.arguments}});
-      events += close_block();
-      continue;
     }
-    if (part.kind == AnswerPart::Kind::arguments) {
-      tell({{"type", "input_json_delta"}, {"partial_json", part.text}});
+    if (called || part.kind == AnswerPart::Kind::arguments) {
+      const std::string& more = called ? part.call.arguments : part.text;
+      if (more.empty()) continue;  // they follow
+      arguments_ += more;
+      tell({{"type", "input_json_delta"}, {"partial_json", more}});
+      if (called) events += close_block();
       continue;
     }
     const bool text = part.kind == AnswerPart::Kind::text;

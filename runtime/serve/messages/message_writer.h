@@ -33,7 +33,8 @@ class MessageWriter : public ReplyWriter {
   const std::string id_;
   const std::unique_ptr<AnswerReader> reader_;
   openai::Json content_ = openai::Json::array();
-  bool open_ = false;  // the last block may go on
+  bool open_ = false;      // the last block may go on
+  std::string arguments_;  // of the call that it is
   openai::Json stop_reason_, stop_sequence_;
   openai::Json usage_;
   bool complete_ = false;

@@ -138,10 +138,12 @@ void Answer::read(std::size_t index, const std::vector<AnswerPart>& parts, Piece
     if (part.kind == AnswerPart::Kind::reasoning) piece.reasoning += part.text;
     if (part.kind == AnswerPart::Kind::arguments) {
       add_arguments(piece.calls, choices_[index].calls - 1, part.text);
+      choices_[index].arguments += part.text;
       continue;
     }
     if (part.kind != AnswerPart::Kind::call) continue;
     const std::size_t number = choices_[index].calls++;
+    choices_[index].arguments = part.call.arguments;
     piece.calls.push_back({{"index", number},
                            {"id", call_id(id_, index, number)},
                            {"type", "function"},
@@ -168,7 +170,7 @@ std::string Answer::finished(std::size_t index, FinishReason reason, const std::
   usage_.attention.add(usage.attention);
   Piece piece;
   read(index, last_parts(choices_[index].reader.get(), rest), piece);
-  piece.called = choices_[index].calls > 0;
+  piece.called = choices_[index].calls > 0 && Json::accept(choices_[index].arguments);  // false: it was cut off
   piece.reason = reason;
   piece.hayloft = extension(usage.audit.get(), request_.notes[index]);
   return add(index, std::move(piece));

@@ -35,6 +35,7 @@ class Answer {
     Piece sum;                                       // of what has been told, where the request does not stream
     std::unique_ptr<AnswerReader> reader = nullptr;  // null: the text is the answer
     std::size_t calls = 0;                           // of tools, so far
+    std::string arguments = {};                      // of the last of them
   };
   Json frame(bool chunk) const;
   Json usage() const;

@@ -124,7 +124,6 @@ void count_reasoning(Draft& draft) {
 void finish_chat(Draft& draft) {
   const Conversation written = write_conversation(draft);
   draft.request.form = written.form;
-  draft.request.form.early = draft.request.stream;
   draft.pattern.runs = !written.form.plain();
   count_reasoning(draft);
   add_constraint(draft);

@@ -123,11 +123,14 @@ void add_constraint(Draft& draft) {
   if (draft.min_tokens && !held.empty()) {
     refuse("min_tokens", "beside " + held + ", whose text may end before: ask for one");
   }
-  hold_to_one_call(draft);
   std::vector<bool> strict;
   if (!draft.request.form.tools.empty()) {
     for (const Json& tool : *draft.tools) strict.push_back(tool["function"].value("strict", false));
   }
+  const bool calls_or_answer = has_schema(draft) && !strict.empty();
+  const bool calls_held = draft.call_wanted || calls_or_answer || std::ranges::find(strict, true) != strict.end();
+  draft.request.form.early = calls_held;
+  hold_to_one_call(draft);
   if (draft.call_wanted) {
     if (strict.empty()) refuse("tool_choice", "asks for a call, but there are no tools");
     const auto& tools = draft.request.form.tools;
@@ -135,10 +138,7 @@ void add_constraint(Draft& draft) {
       refuse("tool_choice", "\"" + shown_name(draft.call_of) + "\" is none of the tools");
     }
   }
-  const bool calls_or_answer = has_schema(draft) && !strict.empty();
-  if (draft.call_wanted || calls_or_answer || std::ranges::find(strict, true) != strict.end()) {
-    return constrain_calls(draft, strict);
-  }
+  if (calls_held) return constrain_calls(draft, strict);
   if (!draft.grammar) return;
   grammar::Holding holding;
   holding.behind = where_answers_begin(draft.request.form);

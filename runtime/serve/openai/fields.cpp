@@ -39,7 +39,7 @@ Json parse_object(std::string_view body) {
 }
 
 std::string dumped(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return text_of_json(json);
 }
 
 std::string Value::text() const {

@@ -27,7 +27,13 @@ void append(Piece& sum, Piece next) {
   sum.role = sum.role || next.role;
   sum.text += next.text;
   sum.reasoning += next.reasoning;
-  for (Json& call : next.calls) sum.calls.push_back(std::move(call));
+  for (Json& call : next.calls) {
+    if (call.contains("id")) {
+      sum.calls.push_back(std::move(call));
+    } else {
+      add_arguments(sum.calls, call["index"], call["function"]["arguments"]);
+    }
+  }
   sum.called = sum.called || next.called;
   if (sum.logprobs.is_null()) {
     sum.logprobs = std::move(next.logprobs);

@@ -311,6 +311,30 @@ TEST(AnswerReader, CallsAreToldWhileTheyAreWritten) {
   EXPECT_EQ(read(form, {{"<tool_call>{\"name\": \"list\", \"arguments\": {\"a\": \"b"}}), "\nlist{\"a\":\"b");
 }
 
+// A break is no line of a string of JSON, as RFC 8259 has it, and neither half of Qwen's tags nor a number without end
+// is a call.
+TEST(AnswerReader, ABrokenCallStaysTextHoweverItIsCut) {
+  for (const std::string text : {"<tool_call>{\"name\": \"look_up\", \"arguments\": {\"word\": \"a\nb\"}}</tool_call>",
+                                 "<tool_call><function=look_up><parameter=word>hay</parameter></tool_call>",
+                                 "<tool_call><function=look_up><parameter=word>hay</tool_call>",
+                                 "<tool_call>{\"name\": \"look_up\", \"arguments\": {\"times\": 1e999}}</tool_call>",
+                                 "<tool_call>{\"name\": \"look_up\", \"arguments\": {\"word\": \"hay\"}</tool_call>"}) {
+    EXPECT_EQ(read(form_of(kPlainHermes), {{text}}), "\nsays: " + text);
+  }
+}
+
+TEST(AnswerReader, IntegersOfAnyLengthAreToldToTheLetter) {
+  const std::string digits = "-123456789012345678901234567890";
+  const std::string called = "\nlook_up{\"times\":" + digits + ",\"more\":[1," + digits + ",\"a\"]}";
+  EXPECT_EQ(read(form_of(kPlainHermes), {{R"(<tool_call>{"name": "look_up", "arguments": {"times": )" + digits +
+                                          R"(, "more": [1, )" + digits + R"(, "a"]}}</tool_call>)"}}),
+            called);
+  EXPECT_EQ(read(form_of(kPlainHermes),
+                 {{"<tool_call><function=look_up><parameter=times>" + digits + "</parameter><parameter=more>[1," +
+                   digits + ",\"a\"]</parameter></function></tool_call>"}}),
+            called);
+}
+
 TEST(AnswerReader, ReasoningIsApartFromTheAnswer) {
   const AnswerForm form = form_of(kHermes, false);
   EXPECT_EQ(read(form, {{"<think>\na\n\nb </think>\n\nHay."}}), "\nthinks: a\n\nb\nsays: Hay.");

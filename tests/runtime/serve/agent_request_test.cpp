@@ -109,6 +109,15 @@ TEST_F(AgentRequest, AResponseIsRefusedByTheNamesThatItHas) {
   }
 }
 
+// The same in a stream and in one piece, so that both have the same calls.
+TEST_F(AgentRequest, CallsAreToldEarlyWhereAGrammarHoldsThem) {
+  for (const char* stream : {R"("stream": true, )", R"("stream": false, )"}) {
+    const std::string with = std::string(stream) + R"("tool_choice": )";
+    EXPECT_FALSE(message_request(message(with + R"({"type": "auto"})"), served_).form.early) << stream;
+    EXPECT_TRUE(message_request(message(with + R"({"type": "any"})"), served_).form.early) << stream;
+  }
+}
+
 TEST_F(AgentRequest, AnAnswerThatAFormEndsHasNoLeastLength) {
   const std::string chat = R"({"messages": [{"role": "user", "content": "a"}], "min_tokens": 3,
       "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}], )";

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "runtime/decode/load_tokenizer.h"
 
 // Answers in one piece and in a stream, and the log-probabilities in them.
@@ -281,6 +283,39 @@ TEST_F(AnswerTest, PartsOfCharactersAreGivenByTheirBytes) {
     bytes += each.get<std::string>().substr(6);
   }
   EXPECT_EQ(bytes, R"(\xf0\x9d\x84\x9e)");  // as OpenAI's API writes them
+}
+
+TEST_F(AnswerTest, ACallIsTheSameInAStreamAndInOnePiece) {
+  request_.style = Style::chat;
+  request_.form.tags = true;
+  request_.form.early = true;
+  request_.form.tools = {{"f"}};
+  const std::string call = R"(<tool_call>{"name": "f", "arguments": {"a": [1, "b"]}}</tool_call>)";
+  // By its last bytes or a stop string within it: what is cut off is no reason for a client to call.
+  for (const auto& [text, arguments, reason] : std::vector<std::tuple<std::string, std::string, std::string>>{
+           {call, R"({"a":[1,"b"]})", "tool_calls"}, {call.substr(0, 48), R"({"a":[1,)", "stop"}}) {
+    for (const bool stream : {false, true}) {
+      request_.stream = stream;
+      Answer answer(request_, tokenizer_, "id", 0);
+      std::vector<std::string> chunks;
+      for (const char c : text) chunks.push_back(answer.generated(0, {{}, "", {{std::string(1, c), false}}}));
+      chunks.push_back(answer.finished(0, FinishReason::stop, "", {}));
+      std::string told, ended;
+      if (!stream) chunks = {answer.whole()};
+      for (const std::string& chunk : chunks) {
+        if (chunk.empty()) continue;
+        const Json choice = Json::parse(chunk)["choices"][0];
+        const Json& part = choice[stream ? "delta" : "message"];
+        for (const Json& each : part.value("tool_calls", Json::array())) {
+          EXPECT_EQ(each["function"].contains("name"), told.empty());
+          told += each["function"]["arguments"].get<std::string>();
+        }
+        if (choice["finish_reason"].is_string()) ended = choice["finish_reason"];
+      }
+      EXPECT_EQ(told, arguments) << stream;
+      EXPECT_EQ(ended, reason) << stream;
+    }
+  }
 }
 
 }  // namespace
