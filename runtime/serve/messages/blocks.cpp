@@ -21,7 +21,10 @@ struct Block {
   bool error = false;             // the result is one
 };
 
-constexpr const char* kMeaninglessOfBlocks[] = {"cache_control", "signature"};
+constexpr openai::Meaningless kMeaninglessOfBlocks[] = {
+    {"cache_control", openai::must_be::cache_mark},
+    {"signature", openai::must_be::text},
+};
 
 constexpr Field<Block> kTextBlockFields[] = {
     {"type", [](const Value&, Block&) {}},
@@ -193,7 +196,10 @@ constexpr Field<Tool> kMessageToolFields[] = {
     {"strict", [](const Value& value, Tool& tool) { tool.function["strict"] = value.flag(); }},
     {"defer_loading", [](const Value& value, Tool&) { value.only({false}); }},
 };
-constexpr const char* kMeaninglessOfTools[] = {"cache_control", "eager_input_streaming"};
+constexpr openai::Meaningless kMeaninglessOfTools[] = {
+    {"cache_control", openai::must_be::cache_mark},
+    {"eager_input_streaming", openai::must_be::flag},
+};
 
 }  // namespace
 

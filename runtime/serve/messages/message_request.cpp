@@ -155,7 +155,20 @@ constexpr Field<MessageDraft> kMessageFields[] = {
     {"stream", [](const Value& value, MessageDraft& draft) { draft.chat.request.stream = value.flag(); }},
 };
 
-constexpr const char* kMeaninglessMessageFields[] = {"metadata", "service_tier", "cache_control"};
+// Whose request it is.
+void check_metadata(const Value& value) {
+  for (const auto& [name, each] : value.object().items()) {
+    const Value field(value.name() + "." + name, each);
+    if (name != "user_id") openai::refuse_unknown("metadata", field.name());
+    if (!each.is_null()) field.text();
+  }
+}
+
+constexpr openai::Meaningless kMeaninglessMessageFields[] = {
+    {"metadata", check_metadata},
+    {"service_tier", openai::must_be::text},
+    {"cache_control", openai::must_be::cache_mark},
+};
 
 openai::Request read_request(std::string_view body, const openai::Served& served, bool counted) {
   const Json object = openai::parse_object(body);

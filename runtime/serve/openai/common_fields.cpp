@@ -135,9 +135,26 @@ constexpr Field<Draft> kCommonFields[] = {
     {"hayloft", read_extension},
 };
 
-constexpr const char* kMeaninglessFields[] = {
-    "user",         "metadata",   "store",        "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
-    "service_tier", "prediction", "cache_prompt", "id_slot",
+// An output that is expected, a text or parts.
+void check_prediction(const Value& value) {
+  const Json& prediction = value.object();
+  const bool known = prediction.contains("type") && prediction["type"] == "content" && prediction.contains("content");
+  if (!known || !(prediction["content"].is_string() || prediction["content"].is_array())) {
+    value.refuse("must have the type content, and a content that is a text or a list of parts");
+  }
+}
+
+constexpr Meaningless kMeaninglessFields[] = {
+    {"user", must_be::text},
+    {"metadata", must_be::labels},
+    {"store", must_be::flag},
+    {"safety_identifier", must_be::text},
+    {"prompt_cache_key", must_be::text},
+    {"prompt_cache_retention", must_be::text},
+    {"service_tier", must_be::text},
+    {"prediction", check_prediction},
+    {"cache_prompt", must_be::flag},
+    {"id_slot", must_be::integer},
 };
 
 }  // namespace
@@ -169,7 +186,7 @@ void settle(Draft& draft) {
   all.end_tokens.insert(all.end_tokens.end(), draft.pattern.stop_tokens.begin(), draft.pattern.stop_tokens.end());
 }
 
-std::span<const char* const> meaningless_fields() {
+std::span<const Meaningless> meaningless_fields() {
   return kMeaninglessFields;
 }
 

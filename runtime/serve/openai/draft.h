@@ -55,9 +55,9 @@ struct Draft {
 // The fields that both kinds of requests have: how tokens are drawn, when an answer ends, and how it is told.
 std::span<const Field<Draft>> common_fields();
 
-// The fields that mean nothing here, whatever they say: whose request it is, and where others would keep or cache it.
-// Answers are the same without them.
-std::span<const char* const> meaningless_fields();
+// The fields that mean nothing here: whose request it is, and where others would keep or cache it. Answers are the same
+// without them.
+std::span<const Meaningless> meaningless_fields();
 
 // Takes over what several of them say together.
 void settle(Draft& draft);

@@ -81,6 +81,39 @@ const Json& Value::list() const {
   return json_;
 }
 
+namespace must_be {
+
+void text(const Value& value) {
+  value.text();
+}
+
+void flag(const Value& value) {
+  value.flag();
+}
+
+void integer(const Value& value) {
+  value.integer(std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max());
+}
+
+void list(const Value& value) {
+  value.list();
+}
+
+void labels(const Value& value) {
+  for (const auto& [name, each] : value.object().items()) Value(value.name() + "." + shown_name(name), each).text();
+}
+
+void cache_mark(const Value& value) {
+  for (const auto& [name, each] : value.object().items()) {
+    const Value field(value.name() + "." + name, each);
+    if (name != "type" && name != "ttl") refuse_unknown("cache_control", field.name());
+    if (name == "ttl" && !each.is_null()) field.only({"5m", "1h"});
+  }
+  if (!value.json().contains("type") || value.json()["type"] != "ephemeral") value.refuse("its type must be ephemeral");
+}
+
+}  // namespace must_be
+
 void Value::only(std::initializer_list<Json> allowed) const {
   std::string values;
   for (const Json& each : allowed) {

@@ -73,14 +73,32 @@ struct Field {
   void (*read)(const Value& value, Into& into);
 };
 
+// A field that changes nothing here, and what it must be all the same.
+struct Meaningless {
+  const char* name;
+  void (*check)(const Value& value);
+};
+
+// What such fields are checked for. Each refuses all else by the field's name.
+namespace must_be {
+
+void text(const Value& value);
+void flag(const Value& value);
+void integer(const Value& value);
+void list(const Value& value);
+void labels(const Value& value);      // an object of texts
+void cache_mark(const Value& value);  // {"type": "ephemeral"}, with a "ttl" or without
+
+}  // namespace must_be
+
 // Refuses a field that no table has: nothing is ignored. `object` names where it stands.
 [[noreturn]] void refuse_unknown(const std::string& object, const std::string& name);
 
-// Takes over a field of `object`: one of `tables` is read, one of `meaningless` changes nothing here and is passed
-// over, and any other is refused; null counts as absent. `value` has the field's full name, for messages.
+// Takes over a field of `object`: one of `tables` is read, one of `meaningless` is checked and passed over, and
+// any other is refused; null counts as absent. `value` has the field's full name, for messages.
 template <class Into>
 void read_field(const std::string& name, const Value& value, const std::string& object,
-                std::initializer_list<std::span<const Field<Into>>> tables, std::span<const char* const> meaningless,
+                std::initializer_list<std::span<const Field<Into>>> tables, std::span<const Meaningless> meaningless,
                 Into& into) {
   if (value.json().is_null()) return;
   for (const auto table : tables) {
@@ -88,8 +106,8 @@ void read_field(const std::string& name, const Value& value, const std::string& 
       if (name == field.name) return field.read(value, into);
     }
   }
-  for (const char* each : meaningless) {
-    if (name == each) return;
+  for (const Meaningless& each : meaningless) {
+    if (name == each.name) return each.check(value);
   }
   refuse_unknown(object, value.name());
 }
@@ -97,7 +115,7 @@ void read_field(const std::string& name, const Value& value, const std::string& 
 // The same of all fields of an object, in their order; `prefix` is put before their names.
 template <class Into>
 void read_fields(const Json& json, const std::string& object, const std::string& prefix,
-                 std::initializer_list<std::span<const Field<Into>>> tables, std::span<const char* const> meaningless,
+                 std::initializer_list<std::span<const Field<Into>>> tables, std::span<const Meaningless> meaningless,
                  Into& into) {
   for (const auto& [name, value] : json.items()) {
     read_field<Into>(name, Value(prefix + name, value), object, tables, meaningless, into);

@@ -24,7 +24,10 @@ constexpr Field<Part> kPartFields[] = {
      }},
     {"text", [](const Value& value, Part& part) { part.text = value.text(); }},
 };
-constexpr const char* kMeaninglessOfParts[] = {"cache_control", "annotations"};
+constexpr Meaningless kMeaninglessOfParts[] = {
+    {"cache_control", must_be::cache_mark},
+    {"annotations", must_be::list},
+};
 
 void read_content(const Value& value, Json& message) {
   Json& content = message["content"];
@@ -79,7 +82,7 @@ constexpr Field<Nothing> kCallFields[] = {
        if (!value.json().contains("name")) value.refuse("must have a name");
      }},
 };
-constexpr const char* kMeaninglessOfCalls[] = {"index"};  // of a stream that it was put together from
+constexpr Meaningless kMeaninglessOfCalls[] = {{"index", must_be::integer}};  // of a stream it was put together from
 
 void read_calls(const Value& value, Json& message) {
   Nothing nothing;
@@ -106,7 +109,10 @@ constexpr Field<Json> kMessageFields[] = {
     {"tool_call_id", pass_on}, {"name", pass_on},         {"reasoning_content", pass_on},
     {"reasoning", pass_on},    {"thinking", pass_on},     {"refusal", refuse_unless_empty},
 };
-constexpr const char* kMeaninglessOfMessages[] = {"annotations", "cache_control"};
+constexpr Meaningless kMeaninglessOfMessages[] = {
+    {"annotations", must_be::list},
+    {"cache_control", must_be::cache_mark},
+};
 
 Json checked_message(const Value& value, const ChatTemplate& chat_template) {
   Json message = Json::object();

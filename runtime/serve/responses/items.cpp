@@ -30,7 +30,10 @@ constexpr Field<ContentPart> kItemPartFields[] = {
      }},
     {"text", [](const Value& value, ContentPart& part) { part.text = value.text(); }},
 };
-constexpr const char* kMeaninglessOfContent[] = {"annotations", "logprobs"};
+constexpr openai::Meaningless kMeaninglessOfContent[] = {
+    {"annotations", openai::must_be::list},
+    {"logprobs", openai::must_be::list},
+};
 
 // A text, or a list of parts.
 std::string content_text(const Value& value) {
@@ -83,7 +86,11 @@ constexpr Field<Item> kReasoningItemFields[] = {
     {"content", [](const Value& value, Item& item) { item.text = content_text(value); }},
     {"summary", [](const Value& value, Item&) { content_text(value); }},
 };
-constexpr const char* kMeaninglessOfItems[] = {"id", "status", "phase"};
+constexpr openai::Meaningless kMeaninglessOfItems[] = {
+    {"id", openai::must_be::text},
+    {"status", openai::must_be::text},
+    {"phase", openai::must_be::text},
+};
 
 // The message of the assistant that calls and reasoning belong to: the last one, or a new one.
 Json& assistant(Json& messages, bool goes_on) {

@@ -130,8 +130,13 @@ constexpr Field<ResponseDraft> kResponseFields[] = {
      }},
 };
 
-constexpr const char* kMeaninglessResponseFields[] = {
-    "user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "service_tier",
+constexpr openai::Meaningless kMeaninglessResponseFields[] = {
+    {"user", openai::must_be::text},
+    {"metadata", openai::must_be::labels},
+    {"safety_identifier", openai::must_be::text},
+    {"prompt_cache_key", openai::must_be::text},
+    {"prompt_cache_retention", openai::must_be::text},
+    {"service_tier", openai::must_be::text},
 };
 
 // Throws the error with the name that was sent, where chats call the field otherwise.

@@ -109,6 +109,47 @@ TEST_F(AgentRequest, AResponseIsRefusedByTheNamesThatItHas) {
   }
 }
 
+TEST_F(AgentRequest, WhatMeansNothingHasItsTypeAllTheSame) {
+  const std::string common[] = {"user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
+                                "service_tier"};
+  for (const std::string& field : common) {
+    const std::string wrong = "\"" + field + "\": [1]";
+    EXPECT_EQ(refused_field(response_request, response(wrong)), field);
+    EXPECT_EQ(refused_field(completion_request, R"({"prompt": "a", )" + wrong + "}"), field);
+  }
+  const auto chat = [](const std::string& more) {
+    return R"({"messages": [{"role": "user", "content": "a"}], )" + more + "}";
+  };
+  for (const auto& [text, field] : Refused{{R"("metadata": 5)", "metadata"},
+                                           {R"("metadata": {"a": 1})", "metadata.a"},
+                                           {R"("store": "yes")", "store"},
+                                           {R"("cache_prompt": 1)", "cache_prompt"},
+                                           {R"("id_slot": "a")", "id_slot"},
+                                           {R"("prediction": "a")", "prediction"},
+                                           {R"("prediction": {"type": "content"})", "prediction"}}) {
+    EXPECT_EQ(refused_field(chat_request, chat(text)), field) << text;
+  }
+  for (const auto& [text, field] :
+       Refused{{R"("metadata": 5)", "metadata"},
+               {R"("metadata": {"user_id": 5})", "metadata.user_id"},
+               {R"("metadata": {"user": "a"})", "metadata.user"},
+               {R"("service_tier": [1])", "service_tier"},
+               {R"("cache_control": "x")", "cache_control"},
+               {R"("cache_control": {})", "cache_control"},
+               {R"("cache_control": {"type": "ephemeral", "ttl": "2h"})", "cache_control.ttl"},
+               {R"("cache_control": {"type": "ephemeral", "a": 1})", "cache_control.a"},
+               {R"("system": [{"type": "text", "text": "a", "cache_control": 1}])", "system[0].cache_control"}}) {
+    EXPECT_EQ(refused_field(message_request, message(text)), field) << text;
+  }
+  EXPECT_EQ(status_of(message_request, message(R"("metadata": {"user_id": null}, "service_tier": "auto",
+      "cache_control": {"type": "ephemeral", "ttl": "1h"})")),
+            200);
+  EXPECT_EQ(status_of(response_request, response(R"("metadata": {"a": "b"}, "user": "me", "service_tier": "flex")")),
+            200);
+  EXPECT_EQ(refused_field(response_request, R"({"input": [{"role": "user", "content": "a", "id": 5}]})"),
+            "input[0].id");
+}
+
 // The same in a stream and in one piece, so that both have the same calls.
 TEST_F(AgentRequest, CallsAreToldEarlyWhereAGrammarHoldsThem) {
   for (const char* stream : {R"("stream": true, )", R"("stream": false, )"}) {
