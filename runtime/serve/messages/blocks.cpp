@@ -118,7 +118,8 @@ void add_text(std::string& text, const std::string& more) {
   text += (text.empty() || more.empty() ? "" : "\n") + more;
 }
 
-// Turns messages one by one into those of a chat.
+// Turns messages one by one into those of a chat. Several of one role that stand together are one turn, as the API has
+// it: many templates take turns that alternate alone.
 class Translator {
  public:
   void add(const Value& message) {
@@ -137,9 +138,9 @@ class Translator {
 
  private:
   void add_assistant(const Value& content) {
-    Json message{{"role", "assistant"}};
-    std::string text, thinking;
-    Json calls = Json::array();
+    Json message = last_turn("assistant");
+    std::string text = message["content"], thinking = message.value("reasoning_content", "");
+    Json calls = message.value("tool_calls", Json::array());
     for (const Block& block : read_blocks(content)) {
       if (block.type == "text") add_text(text, block.text);
       if (block.type == "thinking") add_text(thinking, block.text);
@@ -157,8 +158,8 @@ class Translator {
   }
 
   void add_user(const Value& content) {
-    std::string text;
-    bool said = content.json().is_string();
+    bool said = content.json().is_string() || (!messages.empty() && messages.back()["role"] == "user");
+    std::string text = last_turn("user")["content"];
     const std::vector<Block> blocks = read_blocks(content);
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       const Block& block = blocks[i];
@@ -179,6 +180,16 @@ class Translator {
     }
     if (said) messages.push_back({{"role", "user"}, {"content", text}});
     if (blocks.empty()) content.refuse("is empty");
+  }
+
+  // Takes the last message where it is of this role, to go on with; else begins one.
+  Json last_turn(const char* role) {
+    Json turn{{"role", role}, {"content", ""}};
+    if (!messages.empty() && messages.back()["role"] == role) {
+      turn = std::move(messages.back());
+      messages.erase(messages.size() - 1);
+    }
+    return turn;
   }
 
   std::map<std::string, std::string> names_;  // of tools, by the ids of calls

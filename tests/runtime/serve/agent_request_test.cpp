@@ -150,6 +150,29 @@ TEST_F(AgentRequest, WhatMeansNothingHasItsTypeAllTheSame) {
             "input[0].id");
 }
 
+// Templates of Gemma and others refuse turns that do not alternate.
+TEST_F(AgentRequest, MessagesOfOneRoleThatStandTogetherAreOneTurn) {
+  template_ = ChatTemplate::from_source(
+      "{{ tools | tojson }}<tool_call>{% for m in messages %}{{ m.role }}: {{ m.reasoning_content }}|{{ m.content }}"
+      "{% for c in m.tool_calls %} calls {{ c.function.name }}{% endfor %};{% endfor %}",
+      "test");
+  const auto prompt = [&](const std::string& messages) {
+    const Request request = message_request(
+        R"({"max_tokens": 9, "tools": [{"name": "f", "input_schema": {}}], "messages": [)" + messages + "]}", served_);
+    const std::string text = tokenizer_.decode(request.generations[0].tokens, true);
+    return text.substr(text.find("user:"));
+  };
+  EXPECT_EQ(prompt(R"({"role": "user", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": "b"}]})"),
+            "user: |a\nb;");
+  EXPECT_EQ(prompt(R"({"role": "user", "content": "a"},
+      {"role": "assistant", "content": [{"type": "thinking", "thinking": "t"}, {"type": "text", "text": "b"}]},
+      {"role": "assistant", "content": [{"type": "text", "text": "c"},
+                                        {"type": "tool_use", "id": "1", "name": "f", "input": {}}]},
+      {"role": "user", "content": "d"},
+      {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "r"}]})"),
+            "user: |a;assistant: t|b\nc calls f;tool: |r;user: |d;");
+}
+
 // The same in a stream and in one piece, so that both have the same calls.
 TEST_F(AgentRequest, CallsAreToldEarlyWhereAGrammarHoldsThem) {
   for (const char* stream : {R"("stream": true, )", R"("stream": false, )"}) {
