@@ -102,5 +102,26 @@ TEST(ServeHostileHeads, HeadsThatCanBeReadInTwoWaysAreRefused) {
   EXPECT_EQ(status_of("POST /tokenize HTTP/1.0\r\n" + encoding + "\r\n" + in_chunks), 400);
 }
 
+// As clients of a proxy write it; the Host field then does not count.
+TEST(ServeHostileHeads, ATargetMayNameItsHost) {
+  Served server;
+  const auto status_of = [&](const std::string& target, const std::string& host) {
+    const HttpClient client(server.port);
+    client.send("GET " + target + " HTTP/1.1\r\nConnection: close\r\nHost: " + host + "\r\n\r\n");
+    client.end_sending();
+    return client.answer().status;
+  };
+  for (const char* target : {"http://localhost/health", "HTTP://127.0.0.1:80/health?a=b", "https://[::1]:8080/health",
+                             "http://localhost", "http://localhost?a=b"}) {
+    EXPECT_EQ(status_of(target, "localhost"), 200) << target;
+    EXPECT_EQ(status_of(target, "evil.example"), 200) << target;
+  }
+  EXPECT_EQ(status_of("http://localhost/nothing", "localhost"), 404);
+  EXPECT_EQ(status_of("http://evil.example/health", "localhost"), 403);
+  for (const char* target : {"http:///health", "http://", "http://user@localhost/health"}) {
+    EXPECT_EQ(status_of(target, "localhost"), 400) << target;
+  }
+}
+
 }  // namespace
 }  // namespace hayloft

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/http/read.hpp>
@@ -78,6 +79,20 @@ std::optional<Refusal> ambiguous(std::string_view raw, const beast::http::reques
   return std::nullopt;
 }
 
+// Takes a target with a host in it, as clients send one to a proxy, apart: what they mean is the path at that host, and
+// the Host field does not count (RFC 9112, 3.2.2).
+void take_host_of_target(beast::http::request_header<>& head) {
+  const std::string target(head.target());
+  const auto scheme = [&](beast::string_view name) {
+    return target.size() >= name.size() && beast::iequals(beast::string_view(target).substr(0, name.size()), name);
+  };
+  const std::size_t begin = scheme("http://") ? 7 : scheme("https://") ? 8 : 0;
+  if (begin == 0) return;
+  const std::size_t end = std::min(target.find_first_of("/?", begin), target.size());
+  head.set(field::host, target.substr(begin, end - begin));
+  head.target((end == target.size() || target[end] == '?' ? "/" : "") + target.substr(end));
+}
+
 }  // namespace
 
 asio::awaitable<bool> read_head(beast::tcp_stream& stream, beast::flat_buffer& buffer, RequestParser& parser,
@@ -115,6 +130,10 @@ asio::awaitable<bool> read_head(beast::tcp_stream& stream, beast::flat_buffer& b
     buffer.commit(got);
   }
   refused = raw.size() > kMostHead ? head_too_large() : ambiguous(raw, parser.get());
+  if (!refused) {
+    take_host_of_target(parser.get());
+    refused = ambiguous(raw, parser.get());
+  }
   co_return !refused;
 }
 
