@@ -20,7 +20,8 @@ struct GenerationRequest {
   std::string context;               // name of a saved context; empty: none
   // So many of the tokens are a conversation, and those behind them begin the answer to it; 0: the prompt is none.
   std::size_t conversation = 0;
-  int max_tokens = 16;  // generated at most; 0 only with echo
+  int max_tokens = 16;      // generated at most; 0 only with echo
+  bool fills_room = false;  // max_tokens is what there is room for, and less than was asked for
   SamplerOptions sampling;
   // The texts and tokens that end the answer and are not part of it; in texts special tokens count as they are
   // written.

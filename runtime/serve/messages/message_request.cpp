@@ -176,6 +176,7 @@ openai::Request read_request(std::string_view body, const openai::Served& served
   Draft& chat = draft.chat;
   chat.request.style = openai::Style::chat;
   chat.request.api = openai::Api::messages;
+  chat.counted = counted;
   openai::read_fields<MessageDraft>(object, counted ? "/v1/messages/count_tokens" : "/v1/messages", "",
                                     {kMessageFields}, kMeaninglessMessageFields, draft);
   openai::settle(chat);

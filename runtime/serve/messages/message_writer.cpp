@@ -129,7 +129,8 @@ std::string MessageWriter::finished(std::size_t, FinishReason reason, const std:
   events += close_block();
   bool called = false;
   for (const Json& block : content_) called = called || block["type"] == "tool_use";
-  stop_reason_ = reason == FinishReason::length ? "max_tokens"
+  const bool filled = request_.generations.front().fills_room;
+  stop_reason_ = reason == FinishReason::length ? (filled ? "model_context_window_exceeded" : "max_tokens")
                  : !usage.stop.empty()          ? "stop_sequence"
                  : called                       ? "tool_use"
                                                 : "end_turn";

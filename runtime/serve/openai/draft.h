@@ -49,6 +49,7 @@ struct Draft {
   std::string one_call_field = {};          // that has asked for one call at most; empty: several may come
   std::string most_reasoning_field = {};    // that bounds reasoning; empty: none
   bool generation_prompt = true;
+  bool counted = false;             // the prompt's tokens are counted, which takes no room
   Json variables = Json::object();  // of the chat template, beside messages and tools
 };
 

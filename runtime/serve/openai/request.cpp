@@ -65,7 +65,8 @@ void add_generations(Draft& draft, std::vector<std::int32_t> tokens, std::string
   }
   GenerationRequest generation = draft.pattern;
   generation.tokens = std::move(tokens);
-  const std::vector<std::string> notes = hold_to_room(draft, generation, field);
+  const std::vector<std::string> notes =
+      draft.counted ? std::vector<std::string>() : hold_to_room(draft, generation, field);
   request.copies = copies;
   for (std::size_t copy = 0; copy < copies; ++copy) {
     generation.sampling.seed = seed_of(draft) + copy;

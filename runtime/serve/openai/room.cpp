@@ -50,18 +50,26 @@ std::int64_t tokens_of_context(const Draft& draft) {
   }
 }
 
+// How long an answer is to be.
+struct Length {
+  std::optional<std::int64_t> said;  // by max_tokens
+  std::int64_t usual;                // where that says nothing
+  std::int64_t least;                // that the room must hold
+};
+
 // Holds a request to its room. `prompt` counts the tokens of a saved context before it as well.
-void hold_to(const Room& room, std::int64_t prompt, std::optional<std::int64_t> said, std::int64_t usual,
-             GenerationRequest& generation, const char* field) {
-  const std::int64_t least = said ? *said : 1;
-  if (prompt > room.tokens - least) {
-    refuse_length(said && *said > 0
-                      ? fmt::format("the prompt's {} tokens and {} to generate are {}", prompt, *said, prompt + *said)
-                      : fmt::format("the prompt has {} tokens", prompt),
+void hold_to(const Room& room, std::int64_t prompt, const Length& length, GenerationRequest& generation,
+             const char* field) {
+  if (prompt > room.tokens - length.least) {
+    refuse_length(length.least > 1 ? fmt::format("the prompt's {} tokens and {} to generate are {}", prompt,
+                                                 length.least, prompt + length.least)
+                                   : fmt::format("the prompt has {} tokens", prompt),
                   room, field);
   }
-  const std::int64_t bound = said ? *said : std::min(usual, room.tokens - prompt);
-  generation.max_tokens = static_cast<int>(std::min<std::int64_t>(generation.max_tokens, bound));
+  const std::int64_t wanted = length.said.value_or(length.usual), left = room.tokens - prompt;
+  if (std::min(wanted, left) >= generation.max_tokens) return;
+  generation.max_tokens = static_cast<int>(std::min(wanted, left));
+  generation.fills_room = left < wanted;
 }
 
 }  // namespace
@@ -75,18 +83,27 @@ std::vector<std::string> hold_to_room(const Draft& draft, GenerationRequest& gen
   const auto own = static_cast<std::int64_t>(generation.tokens.size());
   const std::int64_t prompt = tokens_of_context(draft) + own;
 
+  // A chat's answer may be shorter than was said: agents ask for as many tokens of any model.
+  const std::int64_t needed = draft.min_tokens ? draft.pattern.sampling.rules.min_new_tokens : 1;
+  const Length length{said, usual, chat ? needed : said.value_or(1)};
   generation.max_tokens = std::numeric_limits<int>::max();
   if (served.longest > 0) {
-    hold_to({served.longest, fmt::format("this server takes {}, see --ctx-size", served.longest)}, own, said, usual,
+    hold_to({served.longest, fmt::format("this server takes {}, see --ctx-size", served.longest)}, own, length,
             generation, field);
   }
-  hold_to(room_of_model(config), prompt, said, usual, generation, field);
+  hold_to(room_of_model(config), prompt, length, generation, field);
 
-  if (config.rope_overrides.empty() || config.own_positions == 0 || prompt <= config.own_positions) return {};
-  return {
+  std::vector<std::string> notes;
+  if (said && generation.fills_room) {
+    notes.push_back(fmt::format("the answer has at most the {} tokens that there is room for, not the {} asked for",
+                                generation.max_tokens, *said));
+  }
+  if (config.rope_overrides.empty() || config.own_positions == 0 || prompt <= config.own_positions) return notes;
+  notes.push_back(
       fmt::format("the prompt's {} tokens are more than the {} that the model itself was made for; the server "
                   "scales its RoPE ({}), and answers may be worse than within them",
-                  prompt, config.own_positions, config.rope_overrides)};
+                  prompt, config.own_positions, config.rope_overrides));
+  return notes;
 }
 
 }  // namespace hayloft::runtime::serve::openai

@@ -7,10 +7,11 @@
 
 namespace hayloft::runtime::serve::openai {
 
-// Sets max_tokens of a generation whose prompt is there: what the request says, or what is usual and fits. Throws
-// BadRequest (context_length_exceeded, naming the prompt's field and the numbers) where prompt and answer are longer
-// than the model was made for, or than the server allows. Gives what a client has to know of a prompt that is longer
-// than the model was trained for and whose RoPE the server's options scale.
+// Sets max_tokens of a generation whose prompt is there: what the request says, of a chat as far as there is room for
+// it, or what is usual and fits. Throws BadRequest (context_length_exceeded, naming the prompt's field and the numbers)
+// where the prompt, of completions with the answer, is longer than the model was made for, or than the server allows.
+// Gives what a client has to know: that the answer is bounded so, and of a prompt that is longer than the model was
+// trained for and whose RoPE the server's options scale.
 std::vector<std::string> hold_to_room(const Draft& draft, GenerationRequest& generation, const char* field);
 
 }  // namespace hayloft::runtime::serve::openai

@@ -173,6 +173,21 @@ TEST_F(AgentRequest, MessagesOfOneRoleThatStandTogetherAreOneTurn) {
             "user: |a;assistant: t|b\nc calls f;tool: |r;user: |d;");
 }
 
+// Agents ask for as many tokens of any model, and count before they shorten.
+TEST_F(AgentRequest, AnAnswerIsBoundedByTheRoomAndACountByNone) {
+  const std::string counted = R"({"messages": [{"role": "user", "content": "a"}]})";
+  const std::size_t tokens = count_request(counted, served_).generations[0].tokens.size();
+  config_.max_positions = static_cast<int>(tokens) + 3;
+  const std::string asked = counted.substr(0, counted.size() - 1) + R"(, "max_tokens": 32000})";
+  EXPECT_EQ(message_request(asked, served_).generations[0].max_tokens, 3);
+  config_.max_positions = static_cast<int>(tokens);
+  EXPECT_EQ(refused_field(message_request, asked), "messages");
+  EXPECT_EQ(count_request(counted, served_).generations[0].tokens.size(), tokens);
+  config_.max_positions = 200;
+  const Request response = response_request(R"({"input": "a", "max_output_tokens": 32000})", served_);
+  EXPECT_EQ(response.generations[0].max_tokens + static_cast<int>(response.generations[0].tokens.size()), 200);
+}
+
 // The same in a stream and in one piece, so that both have the same calls.
 TEST_F(AgentRequest, CallsAreToldEarlyWhereAGrammarHoldsThem) {
   for (const char* stream : {R"("stream": true, )", R"("stream": false, )"}) {

@@ -44,5 +44,15 @@ TEST(MessageWriter, InputIsAnObjectWhetherItIsToldEarlyOrNot) {
   EXPECT_EQ(cut["stop_reason"], "max_tokens");
 }
 
+TEST(MessageWriter, AnAnswerThatFillsTheRoomSaysSo) {
+  openai::Request request = request_with_tool(false);
+  for (const bool fills : {false, true}) {
+    request.generations[0].fills_room = fills;
+    const Json told = Json::parse(whole(request, "hay", FinishReason::length));
+    EXPECT_EQ(told["stop_reason"], fills ? "model_context_window_exceeded" : "max_tokens");
+    EXPECT_EQ(Json::parse(whole(request, "hay", FinishReason::stop))["stop_reason"], "end_turn");
+  }
+}
+
 }  // namespace
 }  // namespace hayloft::runtime::serve::messages

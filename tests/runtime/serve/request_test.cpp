@@ -326,6 +326,28 @@ TEST_F(OpenAiRequestTest, PromptAndAnswerAreHeldToWhatTheModelWasMadeFor) {
   EXPECT_NE(problem(ids(8) + "}").find("--ctx-size"), std::string::npos);
 }
 
+TEST_F(OpenAiRequestTest, AChatsAnswerIsBoundedByTheRoomBehindItsPrompt) {
+  const auto chat = [](const std::string& more) {
+    return R"({"messages": [{"role": "user", "content": "a"}])" + more + "}";
+  };
+  const auto tokens = static_cast<int>(chat_request(chat(""), served_).generations[0].tokens.size());
+  config_.max_positions = tokens + 3;
+  const Request bounded = chat_request(chat(R"(, "max_tokens": 32000)"), served_);
+  EXPECT_EQ(bounded.generations[0].max_tokens, 3);
+  EXPECT_TRUE(bounded.generations[0].fills_room);
+  ASSERT_EQ(bounded.notes[0].size(), 1u);
+  EXPECT_EQ(bounded.notes[0][0], "the answer has at most the 3 tokens that there is room for, not the 32000 asked for");
+  const Request fits = chat_request(chat(R"(, "max_tokens": 3)"), served_);
+  EXPECT_EQ(fits.generations[0].max_tokens, 3);
+  EXPECT_FALSE(fits.generations[0].fills_room);
+  EXPECT_TRUE(fits.notes[0].empty());
+  EXPECT_EQ(refused_field(chat_request, chat(R"(, "max_tokens": 32000, "min_tokens": 4)")), "messages");
+  served_.longest = tokens + 2;  // --ctx-size
+  EXPECT_EQ(chat_request(chat(R"(, "max_tokens": 32000)"), served_).generations[0].max_tokens, 2);
+  served_.longest = tokens;
+  EXPECT_EQ(refused_field(chat_request, chat(R"(, "max_tokens": 1)")), "messages");
+}
+
 TEST_F(OpenAiRequestTest, APromptPastWhatTheModelWasTrainedForIsNotedWhereRopeIsScaled) {
   config_.max_positions = 32;
   config_.own_positions = 8;
