@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "runtime/serve/messages/blocks.h"
+#include "runtime/serve/messages/context_edits.h"
 #include "runtime/serve/messages/message_writer.h"
 #include "runtime/serve/openai/draft.h"
 
@@ -25,6 +26,7 @@ struct MessageDraft {
   std::optional<Json> tools = {};
   std::string choice = {};    // the type of tool_choice
   std::string thinking = {};  // and of thinking
+  const Json* management = nullptr;
 };
 
 constexpr Field<MessageDraft> kChoiceFields[] = {
@@ -105,7 +107,17 @@ void read_message_format(const Value& value, MessageDraft& draft) {
   }
 }
 
+// Efforts are those that gpt-oss' template knows, of which "high" is the most; others have none to ask for.
+void read_effort(const Value& value, MessageDraft& draft) {
+  value.only({"low", "medium", "high", "xhigh", "max"});
+  const ChatTemplate* const chat_template = draft.chat.served.chat_template;
+  if (chat_template == nullptr || !chat_template->names("reasoning_effort")) return;
+  const bool most = value.json() == "xhigh" || value.json() == "max";
+  draft.chat.variables["reasoning_effort"] = most ? "high" : value.text();
+}
+
 constexpr Field<MessageDraft> kOutputFields[] = {
+    {"effort", read_effort},
     {"format", read_message_format},
 };
 
@@ -128,6 +140,7 @@ constexpr Field<MessageDraft> kMessageFields[] = {
        openai::read_fields<MessageDraft>(value.object(), value.name(), value.name() + ".", {kOutputFields}, {}, draft);
      }},
     {"thinking", read_thinking},
+    {"context_management", [](const Value& value, MessageDraft& draft) { draft.management = &value.json(); }},
     {"thread",  // tool_runner asks for one, and goes on without it where the error says so
      [](const Value& value, MessageDraft&) {
        throw openai::BadRequest(400, "thread: no threads are kept here: leave it out and send the whole conversation",
@@ -194,6 +207,10 @@ openai::Request read_request(std::string_view body, const openai::Served& served
   chat.messages = &*draft.messages;
   if (draft.tools) chat.tools = &*draft.tools;
   openai::finish_chat(chat);
+  if (draft.management != nullptr) {
+    check_context_edits(Value("context_management", *draft.management), object["messages"],
+                        chat.request.generations.front().tokens.size());
+  }
   return std::move(chat.request);
 }
 

@@ -76,7 +76,10 @@ void read_response_choice(const Value& value, ResponseDraft& draft) {
 
 constexpr Field<ResponseDraft> kTextChoiceFields[] = {
     {"format", read_response_format},
-    {"verbosity", [](const Value& value, ResponseDraft&) { value.only({"medium"}); }},
+    {"verbosity",
+     [](const Value& value, ResponseDraft&) {
+       value.only({"low", "medium", "high"});
+     }},
 };
 
 constexpr Field<ResponseDraft> kReasoningChoiceFields[] = {
@@ -84,10 +87,20 @@ constexpr Field<ResponseDraft> kReasoningChoiceFields[] = {
      [](const Value& value, ResponseDraft& draft) { draft.chat.variables["reasoning_effort"] = value.text(); }},
     {"summary",
      [](const Value& value, ResponseDraft& draft) {
-       value.only({"auto"});
+       value.only({"auto", "concise", "detailed"});
        draft.notes.push_back(value.name() + ": none is made: the reasoning itself is told");
      }},
 };
+
+// Of what answers here never have there is nothing to include: encrypted reasoning, images, calls of built-in tools.
+void read_include(const Value& value, ResponseDraft&) {
+  for (const Json& each : value.list()) {
+    Value(value.name(), each)
+        .only({"reasoning.encrypted_content", "file_search_call.results", "web_search_call.results",
+               "web_search_call.action.sources", "message.input_image.image_url",
+               "computer_call_output.output.image_url", "code_interpreter_call.outputs"});
+  }
+}
 
 constexpr Field<ResponseDraft> kResponseFields[] = {
     {"model", [](const Value& value, ResponseDraft& draft) { openai::read_model(value, draft.chat); }},
@@ -122,7 +135,7 @@ constexpr Field<ResponseDraft> kResponseFields[] = {
      [](const Value& value, ResponseDraft& draft) { draft.chat.one_call_field = value.flag() ? "" : value.name(); }},
     {"truncation", [](const Value& value, ResponseDraft&) { value.only({"disabled"}); }},
     {"background", [](const Value& value, ResponseDraft&) { value.only({false}); }},
-    {"include", [](const Value& value, ResponseDraft&) { value.only({Json::array()}); }},
+    {"include", read_include},
     {"top_logprobs", [](const Value& value, ResponseDraft&) { value.only({0}); }},
     {"stream_options",
      [](const Value& value, ResponseDraft&) {

@@ -89,8 +89,12 @@ TEST_F(AgentRequest, AResponseIsRefusedByTheNamesThatItHas) {
            {R"("text": {"format": {"type": "text", "schema": {"type": "object"}}})", "text.format.schema"},
            {R"("text": {"format": {"type": "json_object", "schema": {"type": "object"}}})", "text.format.schema"},
            {R"("input": [{"role": "bogus", "content": "a"}])", "input[0].role"},
-           {R"("reasoning": {"summary": "concise"})", "reasoning.summary"},
-           {R"("reasoning": {"summary": "detailed"})", "reasoning.summary"},
+           {R"("reasoning": {"summary": "long"})", "reasoning.summary"},
+           {R"("text": {"verbosity": "none"})", "text.verbosity"},
+           {R"("text": {"verbosity": 1})", "text.verbosity"},
+           {R"("include": "reasoning.encrypted_content")", "include"},
+           {R"("include": ["message.output_text.logprobs"])", "include"},
+           {R"("include": ["x"])", "include"},
            {R"("reasoning": {"effort": "low"})", "reasoning.effort"},  // which the template does not name
        }) {
     EXPECT_EQ(refused_field(response_request, response(text)), field) << text;
@@ -186,6 +190,25 @@ TEST_F(AgentRequest, AnAnswerIsBoundedByTheRoomAndACountByNone) {
   config_.max_positions = 200;
   const Request response = response_request(R"({"input": "a", "max_output_tokens": 32000})", served_);
   EXPECT_EQ(response.generations[0].max_tokens + static_cast<int>(response.generations[0].tokens.size()), 200);
+}
+
+// What agents send without being asked, and no answer is worse for.
+TEST_F(AgentRequest, WhatHasNothingToDoIsTaken) {
+  for (const char* text : {R"("include": ["reasoning.encrypted_content"])", R"("text": {"verbosity": "low"})",
+                           R"("reasoning": {"summary": "concise"})", R"("reasoning": {"summary": "detailed"})"}) {
+    EXPECT_EQ(status_of(response_request, response(text)), 200) << text;
+  }
+  EXPECT_EQ(status_of(message_request, message(R"("output_config": {"effort": "max"})")), 200);
+  EXPECT_EQ(refused_field(message_request, message(R"("output_config": {"effort": "most"})")), "output_config.effort");
+  EXPECT_EQ(refused_field(message_request, message(R"("output_config": {"effort": 1})")), "output_config.effort");
+}
+
+TEST_F(AgentRequest, AnEffortReachesATemplateThatKnowsOne) {
+  template_ = ChatTemplate::from_source("{{ tools | tojson }}{{ messages[0].content }} {{ reasoning_effort }}", "test");
+  for (const auto& [said, told] : Refused{{"low", "low"}, {"medium", "medium"}, {"xhigh", "high"}, {"max", "high"}}) {
+    const Request request = message_request(message(R"("output_config": {"effort": ")" + said + "\"}"), served_);
+    EXPECT_TRUE(tokenizer_.decode(request.generations[0].tokens, true).ends_with("a " + told)) << said;
+  }
 }
 
 // The same in a stream and in one piece, so that both have the same calls.
