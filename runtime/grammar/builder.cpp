@@ -176,6 +176,28 @@ Symbol Builder::characters(std::vector<CodeRange> ranges, bool others) {
   return call(made);
 }
 
+Builder::Sequence Builder::token(std::int32_t id, bool others) {
+  const auto one = [](std::int32_t byte) {
+    return from_to(static_cast<unsigned char>(byte), static_cast<unsigned char>(byte));
+  };
+  const Bytes digits[] = {one((id >> 16) & 0xFF), one((id >> 8) & 0xFF), one(id & 0xFF)};
+  Sequence sequence{bytes(one(kTokenMark))};
+  if (!others) {
+    for (const Bytes& each : digits) sequence.push_back(bytes(each));
+    return sequence;
+  }
+  const std::int32_t made = new_rule();
+  for (std::size_t differs = 0; differs < std::size(digits); ++differs) {
+    Sequence other;
+    for (std::size_t i = 0; i < std::size(digits); ++i) {
+      other.push_back(bytes(i < differs ? digits[i] : i == differs ? ~digits[i] : Bytes().set()));
+    }
+    add(made, std::move(other));
+  }
+  sequence.push_back(call(made));
+  return sequence;
+}
+
 Symbol Builder::repeat(const Sequence& sequence, int least, int most) {
   const std::int32_t again = new_rule();  // what may follow the least
   if (most < 0) {

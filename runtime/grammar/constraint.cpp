@@ -27,10 +27,13 @@ class GrammarFilter : public TokenFilter {
     const std::lock_guard lock(shared_->mutex_);
     const auto& mask = shared_->mask(state_, vocabulary_);
     std::vector<std::pair<std::size_t, float>> ends;
-    if (shared_->recogniser_.may_end(state_)) {
-      for (const std::int32_t end : ends_) {
-        const auto at = static_cast<std::size_t>(end);
-        if (at < logits.size()) ends.emplace_back(at, logits[at]);
+    for (const std::int32_t end : ends_) {
+      const auto at = static_cast<std::size_t>(end);
+      if (at >= logits.size()) continue;
+      if (may_end_with(end)) {
+        ends.emplace_back(at, logits[at]);
+      } else if (tokenizer_.is_special(end)) {  // it may be any token of the grammar, but does not go on
+        ends.emplace_back(at, kForbidden);
       }
     }
     for (std::size_t i = 0; i < logits.size(); ++i) {
@@ -43,7 +46,11 @@ class GrammarFilter : public TokenFilter {
     if (std::ranges::find(ends_, token) != ends_.end()) return;
     const bool special = tokenizer_.is_special(token);
     if (state_ == Recogniser::dead) return look_for(special ? tokenizer_.decode({token}, true) : text_of(token));
-    if (!special) read(text_of(token));
+    const std::lock_guard lock(shared_->mutex_);
+    const Recogniser::State as_token = shared_->recogniser_.next_token(state_, token);
+    if (special && as_token == Recogniser::dead) return;
+    const Recogniser::State as_text = special ? Recogniser::dead : state_behind(text_of(token));
+    go_on(shared_->recogniser_.either(as_token, as_text));
   }
 
   bool finished() const override {
@@ -77,16 +84,32 @@ class GrammarFilter : public TokenFilter {
     const std::string rest = seen_.substr(at + behind.size());
     seen_.clear();
     state_ = shared_->recogniser_.start();
-    read(rest);
+    const std::lock_guard lock(shared_->mutex_);
+    go_on(state_behind(rest));
+  }
+
+  // What follows is called with the mutex held.
+  bool may_end_with(std::int32_t end) const {
+    Recogniser& recogniser = shared_->recogniser_;
+    if (recogniser.may_end(state_)) return true;
+    const Recogniser::State last = recogniser.next_token(state_, end);
+    return last != Recogniser::dead && recogniser.may_end(last);
+  }
+
+  // Returns the state behind a text, in which no byte is a token's mark.
+  Recogniser::State state_behind(const std::string& text) const {
+    if (text.find(static_cast<char>(kTokenMark)) != std::string::npos) return Recogniser::dead;
+    Recogniser::State state = state_;
+    for (const char c : text) {
+      if (state != Recogniser::dead) state = shared_->recogniser_.next(state, static_cast<unsigned char>(c));
+    }
+    return state;
   }
 
   // Tokens that the mask has let pass are of the grammar; the rest of one that began before it held may be none.
-  void read(const std::string& text) {
-    const std::lock_guard lock(shared_->mutex_);
-    for (const char c : text) {
-      state_ = shared_->recogniser_.next(state_, static_cast<unsigned char>(c));
-      if (state_ == Recogniser::dead) fail("the answer went on by a token that its grammar does not have");
-    }
+  void go_on(Recogniser::State state) {
+    state_ = state;
+    if (state_ == Recogniser::dead) fail("the answer went on by a token that its grammar does not have");
     if (!shared_->holding_.once && shared_->recogniser_.must_end(state_)) state_ = Recogniser::dead;
   }
 
@@ -116,12 +139,18 @@ const Constraint::Mask& Constraint::mask(Recogniser::State state, const Vocabula
     open.pop_back();
     const Vocabulary::Node& node = nodes[static_cast<std::size_t>(at)];
     if (node.sibling >= 0) open.emplace_back(node.sibling, before);
+    if (node.byte == kTokenMark) continue;
     const Recogniser::State behind = recogniser_.next(before, node.byte);
     if (behind == Recogniser::dead) continue;
     for (std::int32_t token = node.tokens; token >= 0; token = vocabulary.same(token)) {
       mask[static_cast<std::size_t>(token)] = true;
     }
     if (node.child >= 0) open.emplace_back(node.child, behind);
+  }
+  if (recogniser_.next(state, kTokenMark) != Recogniser::dead) {
+    for (std::int32_t token = 0; token < vocabulary.size(); ++token) {
+      if (recogniser_.next_token(state, token) != Recogniser::dead) mask[static_cast<std::size_t>(token)] = true;
+    }
   }
   return masks_.emplace(state, std::move(mask)).first->second;
 }

@@ -1,4 +1,7 @@
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <charconv>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -6,6 +9,7 @@
 #include "offload/error.h"
 #include "offload/text/visible.h"
 #include "runtime/grammar/builder.h"
+#include "runtime/tokenizer/tokenizer.h"
 
 namespace hayloft::runtime::grammar {
 namespace {
@@ -25,7 +29,7 @@ constexpr const char* kSurrogate = "a lone surrogate is no character: write the 
 
 class GbnfParser {
  public:
-  explicit GbnfParser(std::string_view text) : text_(text) {}
+  GbnfParser(std::string_view text, const Tokenizer* tokenizer) : text_(text), tokenizer_(tokenizer) {}
 
   Grammar run() {
     for (skip(true); at_ < text_.size(); skip(true)) {
@@ -176,8 +180,33 @@ class GbnfParser {
       if (!take(")")) refuse("\")\" is wanted");
       return Sequence{builder_.call(group)};
     }
+    if (peek() == '<' || peek() == '!') return token();
     if (is_name(peek())) return Sequence{builder_.call(builder_.rule(read_name()))};
     return std::nullopt;
+  }
+
+  // <TEXT> or <[ID]>
+  Sequence token() {
+    const bool others = take("!");
+    if (peek() != '<') refuse("a token is wanted behind \"!\", as in !<think> or !<[5]>");
+    const std::size_t end = text_.find_first_of(">\n", at_);
+    if (end == std::string_view::npos || text_[end] == '\n') refuse("a token ends with \">\", as in <think> or <[5]>");
+    if (tokenizer_ == nullptr) refuse("tokens are there where a model's tokenizer is known");
+    const std::string_view text = text_.substr(at_, end + 1 - at_);
+    std::int32_t id = -1;
+    if (text.starts_with("<[")) {
+      const auto [last, error] = std::from_chars(text.data() + 2, text.data() + text.size(), id);
+      if (error != std::errc() || std::string_view(last, 1) != "]" || last + 2 != text.data() + text.size() || id < 0 ||
+          id >= tokenizer_->vocab_size()) {
+        refuse(fmt::format("{} is no token from 0 to {}", text, tokenizer_->vocab_size() - 1));
+      }
+    } else {
+      const std::vector<std::int32_t> tokens = tokenizer_->encode(text, false);
+      if (tokens.size() != 1) refuse(fmt::format("{} is not one token of this model, but {}", text, tokens.size()));
+      id = tokens.front();
+    }
+    at_ = end + 1;
+    return builder_.token(id, others);
   }
 
   Sequence literal() {
@@ -253,6 +282,7 @@ class GbnfParser {
   }
 
   std::string_view text_;
+  const Tokenizer* tokenizer_;  // null: no tokens are known
   std::size_t at_ = 0;
   Builder builder_;
   std::set<std::string> defined_;
@@ -260,8 +290,8 @@ class GbnfParser {
 
 }  // namespace
 
-Grammar parse_gbnf(const std::string& text) {
-  return GbnfParser(text).run();
+Grammar parse_gbnf(const std::string& text, const Tokenizer* tokenizer) {
+  return GbnfParser(text, tokenizer).run();
 }
 
 }  // namespace hayloft::runtime::grammar

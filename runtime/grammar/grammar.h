@@ -5,9 +5,17 @@
 #include <string>
 #include <vector>
 
+namespace hayloft::runtime {
+class Tokenizer;
+}
+
 namespace hayloft::runtime::grammar {
 
 using Bytes = std::bitset<256>;
+
+// A byte that no text in UTF-8 has: three more behind it are the id of a token that is meant as such, the highest
+// first.
+inline constexpr unsigned char kTokenMark = 0xFF;
 
 // One symbol of a rule's right side: a byte out of several, another rule, or the end of the alternative.
 struct Symbol {
@@ -28,9 +36,10 @@ struct Grammar {
 // Returns the grammar of the texts of both.
 Grammar either(const Grammar& one, const Grammar& other);
 
-// Reads a grammar as llama.cpp writes it (GBNF): NAME ::= alternatives of "texts", [classes], ., names and groups, with
-// * + ? {n} {n,} {n,m} behind any of them; # begins a comment. Throws Error naming the line, what is not defined, what
-// calls itself before it reads a byte, what never ends, and what is too large.
-Grammar parse_gbnf(const std::string& text);
+// Reads a grammar as llama.cpp writes it (GBNF): NAME ::= alternatives of "texts", [classes], ., names, groups and
+// tokens, <TEXT> or <[ID]>, with ! before them any other token, and * + ? {n} {n,} {n,m} behind any of them; # begins a
+// comment. The tokenizer knows the tokens; null: there are none. Throws Error naming the line, what is not defined,
+// what calls itself before it reads a byte, what never ends, and what is too large.
+Grammar parse_gbnf(const std::string& text, const Tokenizer* tokenizer = nullptr);
 
 }  // namespace hayloft::runtime::grammar

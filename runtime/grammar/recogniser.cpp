@@ -106,6 +106,23 @@ Recogniser::State Recogniser::next(State state, unsigned char byte) {
   return to;
 }
 
+Recogniser::State Recogniser::next_token(State state, std::int32_t token) {
+  for (const std::int32_t byte : {std::int32_t{kTokenMark}, (token >> 16) & 0xFF, (token >> 8) & 0xFF, token & 0xFF}) {
+    if (state != dead) state = next(state, static_cast<unsigned char>(byte));
+  }
+  return state;
+}
+
+Recogniser::State Recogniser::either(State one, State other) {
+  if (one == dead || one == other) return other;
+  if (other == dead) return one;
+  const Reached& first = states_[static_cast<std::size_t>(one)];
+  const Reached& second = states_[static_cast<std::size_t>(other)];
+  Reached both{first.ways, first.ends || second.ends, nullptr};
+  both.ways.insert(both.ways.end(), second.ways.begin(), second.ways.end());
+  return state_of(std::move(both));
+}
+
 bool Recogniser::must_end(State state) const {
   const Reached& reached = states_[static_cast<std::size_t>(state)];
   return reached.ends && reached.ways.empty();

@@ -32,6 +32,10 @@ class Recogniser {
   // The state behind one more byte; dead: the grammar has no such text. Throws GrammarLimit where there are too many
   // ways.
   State next(State state, unsigned char byte);
+  // The state behind a token that is meant as such.
+  State next_token(State state, std::int32_t token);
+  // The state of the ways of both, each of which may be dead.
+  State either(State one, State other);
   bool may_end(State state) const { return states_[static_cast<std::size_t>(state)].ends; }
   bool must_end(State state) const;  // nothing may follow
   std::size_t size() const { return states_.size(); }

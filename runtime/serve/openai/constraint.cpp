@@ -31,9 +31,9 @@ std::string grammar_of_calls(const AnswerForm& form, const std::vector<bool>& st
   return "root ::= \"<tool_call>\" call" + more + "\n" + call;
 }
 
-grammar::Grammar parsed(const std::string& text, const std::string& field) {
+grammar::Grammar parsed(const std::string& text, const std::string& field, const Draft& draft) {
   try {
-    return grammar::parse_gbnf(text);
+    return grammar::parse_gbnf(text, &draft.served.tokenizer);
   } catch (const Error& error) {
     refuse(field, error.what());
   }
@@ -73,8 +73,8 @@ void constrain_calls(Draft& draft, const std::vector<bool>& strict) {
   grammar::Holding holding;
   holding.once = draft.call_wanted || or_answer;
   holding.behind = holding.once ? where_answers_begin(form) : "<tool_call>";
-  grammar::Grammar calls = parsed(text, "tools");
-  if (or_answer) calls = grammar::either(calls, parsed(*draft.grammar, draft.grammar_field));
+  grammar::Grammar calls = parsed(text, "tools", draft);
+  if (or_answer) calls = grammar::either(calls, parsed(*draft.grammar, draft.grammar_field, draft));
   draft.pattern.constraint = std::make_shared<grammar::Constraint>(std::move(calls), std::move(holding));
 }
 
@@ -143,7 +143,7 @@ void add_constraint(Draft& draft) {
   grammar::Holding holding;
   holding.behind = where_answers_begin(draft.request.form);
   draft.pattern.constraint =
-      std::make_shared<grammar::Constraint>(parsed(*draft.grammar, draft.grammar_field), std::move(holding));
+      std::make_shared<grammar::Constraint>(parsed(*draft.grammar, draft.grammar_field, draft), std::move(holding));
 }
 
 }  // namespace hayloft::runtime::serve::openai
