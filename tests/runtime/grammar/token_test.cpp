@@ -70,7 +70,8 @@ class TokensOfGrammars : public ::testing::Test {
 
 TEST_F(TokensOfGrammars, ATokenIsMatchedByItsTextOrItsId) {
   const std::int32_t a = token_of("a");
-  for (const std::string& grammar : {std::string("root ::= <think> \"a\""), "root ::= <[6000]> <[" + std::to_string(a) + "]>"}) {
+  for (const std::string& grammar :
+       {std::string("root ::= <think> \"a\""), "root ::= <[6000]> <[" + std::to_string(a) + "]>"}) {
     EXPECT_EQ(behind(grammar, {}), Open{think}) << grammar;
     EXPECT_EQ(behind(grammar, {think}), Open{a}) << grammar;
     EXPECT_EQ(behind(grammar, {think, a}), Open{end}) << grammar;
