@@ -24,6 +24,9 @@ class ReplyWriter {
   virtual std::string generated(std::size_t choice, const GeneratedToken& token) = 0;
   virtual std::string finished(std::size_t choice, FinishReason reason, const std::string& rest,
                                const Usage& usage) = 0;
+  // Says no more than that the answer goes on, for clients that leave a stream which has had no event for minutes,
+  // whatever comments it had; empty where the API has no such event.
+  virtual std::string waiting() { return {}; }
   virtual std::string failed(int status, const std::string& message) = 0;  // in the middle of a stream
   virtual std::string end(bool failed) = 0;                                // the last of a stream
 

@@ -35,6 +35,7 @@ using asio::use_awaitable;
 
 constexpr std::chrono::milliseconds kLookAtClient{500};  // how often, while there is nothing to send
 constexpr std::chrono::seconds kComment{5};              // between comments in a stream that has nothing else to say
+constexpr std::chrono::seconds kEvent{15};               // between events in one, as far as its API has some for that
 constexpr std::chrono::seconds kPatienceWanted{2};  // with a client that takes nothing, while others wait for a place
 constexpr std::size_t kMostUnsent = 16384;          // tokens that wait for a client which takes them too slowly
 constexpr std::chrono::seconds kDrain{2};           // for a client to notice that it is being refused
@@ -273,7 +274,7 @@ class Connection {
     error_code ignored;
     stream_.socket().set_option(asio::socket_base::send_buffer_size(kStreamBuffer), ignored);
     std::string text = answer.begin();
-    auto last_sent = std::chrono::steady_clock::now();
+    auto last_sent = std::chrono::steady_clock::now(), last_event = last_sent;
     bool failed = false;
     while (!error && !answer.complete() && !failed) {
       for (; !mailbox.events.empty() && !failed; mailbox.events.pop_front()) {
@@ -284,11 +285,15 @@ class Connection {
           text += answer.failed(failure->status, failure->message);
           failed = true;
         } else {
-          text += tell(answer, event);
+          const std::string told = tell(answer, event);
+          if (!told.empty()) last_event = std::chrono::steady_clock::now();
+          text += told;
         }
       }
-      if (text.empty() && std::chrono::steady_clock::now() - last_sent > kComment) text = ": waiting\n\n";
       if (answer.complete() || failed) break;
+      const auto now = std::chrono::steady_clock::now();
+      if (now - last_event > kEvent) text += answer.waiting(), last_event = now;
+      if (text.empty() && now - last_sent > kComment) text = ": waiting\n\n";
       if (!text.empty()) {
         error = co_await send(text, mailbox, true);
         last_sent = std::chrono::steady_clock::now();

@@ -62,7 +62,7 @@ std::string ResponseWriter::event(Json data) {
 
 std::string ResponseWriter::begin() {
   std::string events = event({{"type", "response.created"}, {"response", response()}});
-  return events + event({{"type", "response.in_progress"}, {"response", response()}});
+  return events + waiting();
 }
 
 std::string ResponseWriter::open_item(bool message) {

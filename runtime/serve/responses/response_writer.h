@@ -18,6 +18,7 @@ class ResponseWriter : public ReplyWriter {
   std::string scored(std::size_t, const std::vector<TokenChoice>&) override { return {}; }
   std::string generated(std::size_t, const GeneratedToken& token) override;
   std::string finished(std::size_t, FinishReason reason, const std::string& rest, const Usage& usage) override;
+  std::string waiting() override { return event({{"type", "response.in_progress"}, {"response", response()}}); }
   std::string failed(int status, const std::string& message) override;
   std::string end(bool) override { return {}; }
   bool complete() const override { return complete_; }

@@ -44,6 +44,11 @@ TEST(MessageWriter, InputIsAnObjectWhetherItIsToldEarlyOrNot) {
   EXPECT_EQ(cut["stop_reason"], "max_tokens");
 }
 
+TEST(MessageWriter, AWaitIsToldByThePingThatTheApiHas) {
+  const openai::Request request = request_with_tool(false);
+  EXPECT_EQ(MessageWriter(request).waiting(), "event: ping\ndata: {\"type\":\"ping\"}\n\n");
+}
+
 TEST(MessageWriter, AnAnswerThatFillsTheRoomSaysSo) {
   openai::Request request = request_with_tool(false);
   for (const bool fills : {false, true}) {
