@@ -8,11 +8,13 @@
          bytes read per token.
   equal  of rows that hayloft eval --equal-bytes wrote, a table of scores by the bits that a method reads of each key;
          with --agreement of KL from dense attention, with an interval of 95% (bootstrap over texts), and top-1.
+  counts of rows with several --attn-k, the same by how many positions are attended to, of methods that have rows of each.
 """
 import json
 import math
 import pathlib
 import random
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -26,6 +28,7 @@ ALIKE = "dense,topk,planes,sparq,pages,window,h2o"
 RESTS = ("dense,topk,topk:rest=draw,planes:rest=none,planes:rest=mean,planes:rest=draw,planes:rest=calibrated,"
          "sparq:rest=none,sparq:rest=mean,sparq:rest=draw,pages,window,h2o")
 BITS = (16, 32, 64, 128)
+COUNTS = (64, 128, 256, 512)
 EQUAL = ["--columns", "planes", "--equal-bytes", ",".join(map(str, BITS)), "--no-recall"]
 CHAT = ["--chat-template", "model"]
 RUNS = [  # name, model, tasks, lengths, samples (None: --samples), methods, other options
@@ -107,6 +110,20 @@ def equal(args):
         print_table(("method", *(f"{bits} bits" for bits in BITS)), lines, right=range(1, 9))
 
 
+def counts(args):
+    for title, methods in read(args.files):
+        print(f"\n{title}\n")
+        by_count = defaultdict(dict)  # by label without its k
+        for label, rows in methods.items():
+            by_count[re.sub(r" k=\d+", "", label)][rows[0]["k"]] = agreement(rows)
+        dense = by_count.pop("dense", None)
+        if dense:
+            print(f"`dense`: {next(iter(dense.values()))}\n")
+        print_table(("method", *(f"k = {k}" for k in COUNTS)),
+                    [(label, *(of[k] for k in COUNTS)) for label, of in by_count.items() if of.keys() >= set(COUNTS)],
+                    right=range(1, len(COUNTS) + 1))
+
+
 def agreement(rows):
     """Returns KL from dense attention with its interval, and top-1, where they were measured, else the score."""
     kl = [row["kl"] for row in rows if row.get("kl") is not None]
@@ -144,7 +161,7 @@ def add_arguments(parser):
     runs.add_argument("--samples", type=int, default=20, help="of each RULER task at each length [20]")
     add_program(runs)
     runs.set_defaults(call=measure)
-    for name, call in (("show", show), ("equal", equal)):
+    for name, call in (("show", show), ("equal", equal), ("counts", counts)):
         shows = commands.add_parser(name)
         shows.add_argument("files", nargs="+", metavar="ROWS.jsonl")
         shows.set_defaults(call=call)

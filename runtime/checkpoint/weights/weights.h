@@ -158,9 +158,11 @@ WeightSizes weight_sizes(const ModelConfig& config, gguf::TensorType type);
 // Returns the sizes of the head that predicts further tokens: `bytes` are its own, and a step reads the model's output
 // besides. There is a head.
 WeightSizes head_sizes(const Weights& weights, const ModelConfig& config);
-// Nothing where there is no head, or none that is computed here; with its matrices as weight_sizes() has them.
+// Returns nothing where there is no head, or none that is computed here; its matrices are as weight_sizes() has them.
 std::optional<WeightSizes> head_sizes(Checkpoint& checkpoint, WeightForm form = WeightForm::stored);
+// Returns the same of a model that is not there.
 std::optional<WeightSizes> head_sizes(const ModelConfig& config, gpu::DType type, WeightForm form = WeightForm::stored);
+// Returns the same with its matrices packed.
 std::optional<WeightSizes> head_sizes(const ModelConfig& config, gguf::TensorType type);
 
 }  // namespace hayloft::runtime
