@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <set>
 
 namespace hayloft::runtime::serve::messages {
@@ -12,6 +13,8 @@ namespace {
 using openai::Field;
 using openai::Json;
 using openai::Value;
+
+constexpr const char* kClearThinking = "clear_thinking_20251015";
 
 // A number of something: {"type": "tool_uses", "value": 3}.
 struct Amount {
@@ -81,17 +84,26 @@ constexpr Field<Edit> kCompactEditFields[] = {
     {"trigger", [](const Value& value, Edit& edit) { edit.trigger = read_amount(value, {"input_tokens"}); }},
 };
 
-// Counts the blocks of a type, but those of these tools.
-std::int64_t blocks_of(const Json& message, const char* type, const std::set<std::string>& excluded = {}) {
+// Counts the calls of tools, but of these.
+std::int64_t calls_of(const Json& message, const std::set<std::string>& excluded) {
   if (!message["content"].is_array()) return 0;
   return std::ranges::count_if(message["content"], [&](const Json& block) {
-    return block["type"] == type && !(block.contains("name") && excluded.contains(block["name"].get<std::string>()));
+    return block["type"] == "tool_use" && !excluded.contains(block["name"].get<std::string>());
   });
 }
 
+// Returns how many of the newest turns with thinking keep it; nothing: all do.
+std::optional<std::int64_t> kept_thinking(const Value& value) {
+  constexpr std::int64_t usual = 1;  // as the API has it
+  Edit edit;
+  openai::read_fields<Edit>(value.object(), "an edit", value.name() + ".", {kThinkingEditFields}, {}, edit);
+  if (edit.keep_all) return std::nullopt;
+  return edit.keep.value < 0 ? usual : edit.keep.value;
+}
+
 void check_edit(const Value& value, const Json& messages, std::size_t tokens) {
-  constexpr std::int64_t usual_keep_of_tools = 3, usual_keep_of_thinking = 1;  // as the API has them
-  constexpr std::int64_t usual_trigger_of_tools = 100'000, usual_trigger_of_compaction = 150'000;
+  constexpr std::int64_t usual_keep_of_tools = 3, usual_trigger_of_tools = 100'000,
+                         usual_trigger_of_compaction = 150'000;  // as the API has them
   const Json& object = value.object();
   if (!object.contains("type")) value.refuse("must have a type");
   const std::string type = Value(value.name() + ".type", object["type"]).text();
@@ -106,16 +118,12 @@ void check_edit(const Value& value, const Json& messages, std::size_t tokens) {
                     "conversation as it is to be read",
                     type, why));
   };
-  if (type == "clear_thinking_20251015") {
-    read(kThinkingEditFields);
-    const std::int64_t turns =
-        std::ranges::count_if(messages, [](const Json& each) { return blocks_of(each, "thinking") > 0; });
-    if (!edit.keep_all && turns > said(edit.keep, usual_keep_of_thinking))
-      refuse(fmt::format("{} turns have thinking", turns));
+  if (type == kClearThinking) {
+    kept_thinking(value);
   } else if (type == "clear_tool_uses_20250919") {
     read(kToolEditFields);
     std::int64_t uses = 0;
-    for (const Json& each : messages) uses += blocks_of(each, "tool_use", edit.excluded);
+    for (const Json& each : messages) uses += calls_of(each, edit.excluded);
     const bool by_tokens = edit.trigger.type == "input_tokens";
     const std::int64_t reached = by_tokens ? static_cast<std::int64_t>(tokens) : uses;
     if (uses > said(edit.keep, usual_keep_of_tools) && reached >= said(edit.trigger, usual_trigger_of_tools)) {
@@ -127,14 +135,27 @@ void check_edit(const Value& value, const Json& messages, std::size_t tokens) {
       refuse(fmt::format("it has {} tokens", tokens));
     }
   } else {
-    openai::refuse(value.name() + ".type",
-                   fmt::format("\"{}\": edits of clear_thinking_20251015, clear_tool_uses_20250919 and "
-                               "compact_20260112 are known, while they have nothing to do",
-                               openai::shown_name(type)));
+    openai::refuse(
+        value.name() + ".type",
+        fmt::format("\"{}\": {}, and clear_tool_uses_20250919 and compact_20260112 while they have nothing to do, "
+                    "are the edits that are known",
+                    openai::shown_name(type), kClearThinking));
   }
 }
 
 }  // namespace
+
+void clear_thinking(const Value& management, Json& chat) {
+  const Json& edits = management.object().contains("edits") ? management.json()["edits"] : Json::array();
+  for (std::size_t at = 0; edits.is_array() && at < edits.size(); ++at) {
+    if (!edits[at].is_object() || !edits[at].contains("type") || edits[at]["type"] != kClearThinking) continue;
+    std::optional<std::int64_t> left =
+        kept_thinking(Value(fmt::format("{}.edits[{}]", management.name(), at), edits[at]));
+    for (std::size_t i = chat.size(); left && i-- > 0;) {
+      if (chat[i].contains("reasoning_content") && (*left)-- <= 0) chat[i].erase("reasoning_content");
+    }
+  }
+}
 
 void check_context_edits(const Value& management, const Json& messages, std::size_t tokens) {
   for (const auto& [name, edits] : management.object().items()) {

@@ -204,6 +204,7 @@ openai::Request read_request(std::string_view body, const openai::Served& served
   if (draft.system && !draft.system->empty()) {
     draft.messages->insert(draft.messages->begin(), Json{{"role", "system"}, {"content", *draft.system}});
   }
+  if (draft.management != nullptr) clear_thinking(Value("context_management", *draft.management), *draft.messages);
   chat.messages = &*draft.messages;
   if (draft.tools) chat.tools = &*draft.tools;
   openai::finish_chat(chat);

@@ -51,9 +51,7 @@ TEST(ContextEdits, WhatHasNothingToClearIsTaken) {
 
 TEST(ContextEdits, WhatWouldChangeTheConversationIsRefused) {
   for (const char* edit :
-       {R"({"type": "clear_thinking_20251015"})",
-        R"({"type": "clear_thinking_20251015", "keep": {"type": "thinking_turns", "value": 3}})",
-        R"({"type": "clear_tool_uses_20250919", "trigger": {"type": "tool_uses", "value": 4}})",
+       {R"({"type": "clear_tool_uses_20250919", "trigger": {"type": "tool_uses", "value": 4}})",
         R"({"type": "clear_tool_uses_20250919", "trigger": {"type": "input_tokens", "value": 1000}})",
         R"({"type": "clear_tool_uses_20250919", "trigger": {"type": "input_tokens", "value": 5},
             "keep": {"type": "tool_uses", "value": 1}, "exclude_tools": ["a"]})",
@@ -62,6 +60,25 @@ TEST(ContextEdits, WhatWouldChangeTheConversationIsRefused) {
   }
   EXPECT_EQ(refused(R"({"type": "clear_tool_uses_20250919"})", 100'000), "context_management.edits[0]");
   EXPECT_EQ(refused(R"({"type": "compact_20260112"})", 150'000), "context_management.edits[0]");
+}
+
+TEST(ContextEdits, OldThinkingIsTakenOut) {
+  const auto thinking = [](const std::string& edit) {
+    Json chat = Json::array();
+    for (int i = 0; i < 4; ++i) {
+      chat.push_back({{"role", "user"}, {"content", "hay"}});
+      chat.push_back({{"role", "assistant"}, {"content", "said"}, {"reasoning_content", "t"}});
+    }
+    clear_thinking(openai::Value("context_management", Json::parse(R"({"edits": [)" + edit + "]}")), chat);
+    std::string left;
+    for (const Json& each : chat) left += each.contains("reasoning_content") ? 't' : '-';
+    return left;
+  };
+  EXPECT_EQ(thinking(R"({"type": "clear_thinking_20251015"})"), "-------t");
+  EXPECT_EQ(thinking(R"({"type": "clear_thinking_20251015", "keep": {"type": "thinking_turns", "value": 3}})"),
+            "---t-t-t");
+  EXPECT_EQ(thinking(R"({"type": "clear_thinking_20251015", "keep": "all"})"), "-t-t-t-t");
+  EXPECT_EQ(thinking(R"({"type": "compact_20260112"})"), "-t-t-t-t");
 }
 
 TEST(ContextEdits, FieldsHaveTheirTypes) {
