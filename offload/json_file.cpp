@@ -51,7 +51,7 @@ nlohmann::json read_json_file(const std::filesystem::path& path) {
   try {
     return nlohmann::json::parse(text);
   } catch (const nlohmann::json::parse_error& problem) {
-    fail("{}: not valid JSON at byte {} of {}", path.string(), problem.byte, text.size());
+    fail("{}: not valid JSON at byte {} of {}", path.string(), std::min(problem.byte, text.size()), text.size());
   } catch (const nlohmann::json::exception&) {  // such as a number that no double can hold
     fail("{}: not valid JSON: a value in it is out of range", path.string());
   }

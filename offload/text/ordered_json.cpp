@@ -45,7 +45,7 @@ class OrderedBuilder : public nlohmann::json_sax<ordered_json> {
   bool parse_error(std::size_t byte, const std::string&, const nlohmann::detail::exception& error) override {
     constexpr int out_of_range = 406;  // a number that no double can hold
     if (error.id == out_of_range) fail("not valid JSON: a number in it is out of range");
-    fail("not valid JSON at byte {} of {}", byte, bytes_);
+    fail("not valid JSON at byte {} of {}", std::min(byte, bytes_), bytes_);
   }
 
   ordered_json take() { return std::move(root_); }

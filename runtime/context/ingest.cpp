@@ -101,7 +101,7 @@ IngestResult ingest(const ModelSource& source, offload::Arena& arena, std::strin
     if (!options.session.peers().several()) there = finished_before(source, path, tokens);
     if (there) return;
     require_new(path);
-    if (options.session.peers().several()) offload::require_writable(path);
+    offload::require_writable(path);
   });
   if (there) return *there;
   return read_anew(source, arena, tokens, place_of(path, options), options, progress);

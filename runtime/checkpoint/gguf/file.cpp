@@ -82,10 +82,8 @@ const Tensor* File::find(std::string_view name) const {
 }
 
 bool is_file(const std::filesystem::path& model) {
-  std::error_code error;
-  if (std::filesystem::is_directory(model, error)) return false;
-  if (std::filesystem::exists(model, error) || model.extension() == ".gguf") return true;
-  return error == std::errc::too_many_symbolic_link_levels;  // which is said where it is opened
+  std::error_code error;  // is said where the file is opened
+  return !std::filesystem::is_directory(model, error);
 }
 
 }  // namespace hayloft::runtime::gguf

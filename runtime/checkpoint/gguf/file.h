@@ -32,8 +32,7 @@ class File {
   Tensors tensors_;
 };
 
-// Returns whether what a user names as a model is read as GGUF: every file, and what is not there but would be one by
-// its name.
+// Returns whether what a user names as a model is read as GGUF: all that is no folder.
 bool is_file(const std::filesystem::path& model);
 
 }  // namespace hayloft::runtime::gguf

@@ -3,6 +3,7 @@
 #include "offload/error.h"
 #include "runtime/context/measure_columns.h"
 #include "tests/runtime/context/ingest_fixture.h"
+#include "tests/support/refusal.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -65,6 +66,15 @@ TEST_F(ColumnChoiceTest, AnInterruptionBeforeItBeginsAnewAndEndsInTheSameContext
   ingested(path);
   ingested(folder.path() / "one-go.hay");
   EXPECT_EQ(digest(path), digest(folder.path() / "one-go.hay"));
+}
+
+TEST_F(ColumnChoiceTest, AContextThatCannotBeWrittenIsRefusedBeforeAnythingIsRead) {
+  int told = 0;
+  const std::filesystem::path path = folder.path() / "nowhere" / "saved.hay";
+  EXPECT_TRUE(
+      test::refuses([&] { ingest(source, arena, text, path, options, [&](std::int64_t, std::int64_t) { ++told; }); },
+                    {"nowhere/saved.hay: cannot be written"}));
+  EXPECT_EQ(told, 0);
 }
 
 TEST_F(ColumnChoiceTest, SaysWhatWasMeasuredByLayer) {
