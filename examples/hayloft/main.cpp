@@ -2,6 +2,7 @@
 #include <malloc.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
@@ -114,21 +115,32 @@ struct Program {
 
   // Null when the command line asked for an answer() and no more.
   Command* parse(int argc, char** argv) {
+    require_command(argc, argv);
     require_no_habits(argc, argv);
     app.parse(argc, argv);
     if (list_devices) return nullptr;
     const std::vector<CLI::App*> chosen = app.get_subcommands();
-    if (chosen.empty()) {
-      std::string names;
-      for (const CLI::App* each : app.get_subcommands({})) names += (names.empty() ? "" : ", ") + each->get_name();
-      fail("a command is needed, one of {}", names);
-    }
+    if (chosen.empty()) fail("a command is needed, one of {}", command_names());
     Command* const command = commands.at(chosen.front()).get();
     check_files(*chosen.front());
     check_typed_texts(*chosen.front());
     command->check();
     if (over_ranks()) command->check_ranks();
     return command;
+  }
+
+  std::string command_names() const {
+    std::string names;
+    for (const CLI::App* each : app.get_subcommands({})) names += (names.empty() ? "" : ", ") + each->get_name();
+    return names;
+  }
+
+  // Refuses a first word that is no command, before what stands behind it is called unexpected.
+  void require_command(int argc, char** argv) const {
+    if (argc < 2 || argv[1][0] == '-') return;
+    const auto commands_there = app.get_subcommands({});
+    const auto named = [&](const CLI::App* each) { return each->get_name() == argv[1]; };
+    if (std::ranges::none_of(commands_there, named)) fail("{}: no command; one of {}", argv[1], command_names());
   }
 
   // Before anything is parsed: -ngl would be -n with the value gl, and -fa a file named a.

@@ -104,7 +104,9 @@ runtime::plan::Plan announce_plan(const Environment& environment, const PlannedR
 }
 
 void divide_device(const Environment& environment, const PlannedRun& run) {
-  if (environment.model->config().experts.count == 0) return;
+  if (environment.model->config().experts.count == 0) {
+    return note_experts_unheld(environment.experts_held, environment.model->expert_placement().place);
+  }
   runtime::plan::PlanRequest request = request_of(environment, run);
   place_experts(environment, environment.profile(), request);
 }

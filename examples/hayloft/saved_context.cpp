@@ -23,6 +23,10 @@ std::filesystem::path model_of(const offload::Snapshot& snapshot, const std::str
     require_not_output(made_with);
     return made_with;
   }
+  if (error) {
+    fail("{}: the model it was made with, {}, cannot be reached: {}; say where it is by --model",
+         snapshot.path().string(), made_with.string(), error.message());
+  }
   const std::filesystem::path bundled = std::filesystem::weakly_canonical(bundled_model());
   if (made_with.filename() == bundled.filename()) {
     require_not_output(bundled);

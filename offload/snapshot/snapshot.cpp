@@ -93,7 +93,7 @@ std::optional<Snapshot> Snapshot::back_to(std::int64_t tokens) const {
 
 void Snapshot::require_model(const ModelIdentity& model) const {
   const ModelIdentity& own = description().model;
-  if (own.fingerprint == model.fingerprint) return;
+  if (own.fingerprint == model.fingerprint || own.fingerprint == model.former) return;
   const auto hex = [](const ModelIdentity& of) { return fmt::format("{:02x}", fmt::join(of.fingerprint, "")); };
   fail(
       "{}: made with the model {} (fingerprint {}), not with {} ({}); open it with the model it was made with, and the "

@@ -27,8 +27,12 @@ namespace hayloft::offload {
 struct ModelIdentity {
   std::array<std::uint8_t, 16> fingerprint{};
   std::string name;  // for messages, at most 255 bytes
+  // Another fingerprint that contexts of this model may have, of those that are asked for; none is saved.
+  std::optional<std::array<std::uint8_t, 16>> former = {};
 
-  friend bool operator==(const ModelIdentity&, const ModelIdentity&) = default;
+  friend bool operator==(const ModelIdentity& a, const ModelIdentity& b) {
+    return a.fingerprint == b.fingerprint && a.name == b.name;
+  }
 };
 
 // The facts that stay the same for the life of a context.

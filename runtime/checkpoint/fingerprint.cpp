@@ -72,9 +72,9 @@ class Reader {
   std::uint64_t bytes_;
 };
 
-void add_weights(Hash& hash, const std::filesystem::path& path) {
+void add_weights(Hash& hash, const std::filesystem::path& path, bool named) {
   Reader file(path);
-  hash.add(path.filename().string());
+  if (named) hash.add(path.filename().string());
   hash.add(std::to_string(file.bytes()));
   hash.add(file.at(0, beginning_bytes));
   for (std::uint64_t i = 0; i < samples && file.bytes() > beginning_bytes; ++i) {
@@ -82,14 +82,12 @@ void add_weights(Hash& hash, const std::filesystem::path& path) {
   }
 }
 
-}  // namespace
-
-Fingerprint fingerprint(const std::filesystem::path& model, std::string_view run) {
+Fingerprint digest(const std::filesystem::path& model, std::string_view run, bool gguf_named) {
   Hash hash;
   if (!run.empty()) hash.add(run);
   if (gguf::is_file(model)) {
     const gguf::File file(model);
-    for (const auto& path : file.paths()) add_weights(hash, path);
+    for (const auto& path : file.paths()) add_weights(hash, path, gguf_named);
     return hash.digest();
   }
   for (const char* name : {"config.json", "tokenizer.json"}) {
@@ -101,8 +99,18 @@ Fingerprint fingerprint(const std::filesystem::path& model, std::string_view run
     if (entry.path().extension() == ".safetensors") weights.push_back(entry.path());
   }
   std::sort(weights.begin(), weights.end());
-  for (const auto& path : weights) add_weights(hash, path);
+  for (const auto& path : weights) add_weights(hash, path, true);
   return hash.digest();
+}
+
+}  // namespace
+
+Fingerprint fingerprint(const std::filesystem::path& model, std::string_view run) {
+  return digest(model, run, false);
+}
+
+Fingerprint former_fingerprint(const std::filesystem::path& model, std::string_view run) {
+  return digest(model, run, true);
 }
 
 }  // namespace hayloft::runtime

@@ -8,12 +8,15 @@
 namespace hayloft::runtime {
 
 // Identifies what a model computes with, in 16 bytes: a saved context opens only with the model that made it. Covers of
-// a folder config.json and tokenizer.json, and of every .safetensors or GGUF file its name, its size, its beginning and
-// pages spread evenly over it: enough to tell two fine-tunings apart without reading all of a large model. Throws Error
-// on what cannot be read.
+// a folder config.json and tokenizer.json, and of every .safetensors file its name, of these and GGUF files the size,
+// the beginning and pages spread evenly over it: enough to tell two fine-tunings apart without reading all of a large
+// model. A GGUF file may be renamed. Throws Error on what cannot be read.
 using Fingerprint = std::array<std::uint8_t, 16>;
 
 // run: what else it is computed with, as Model::run_options().
 Fingerprint fingerprint(const std::filesystem::path& model, std::string_view run = {});
+
+// Returns the fingerprint that contexts have which were saved when the names of GGUF files counted.
+Fingerprint former_fingerprint(const std::filesystem::path& model, std::string_view run = {});
 
 }  // namespace hayloft::runtime

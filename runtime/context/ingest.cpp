@@ -7,6 +7,7 @@
 #include "offload/error.h"
 #include "offload/output_file.h"
 #include "runtime/checkpoint/fingerprint.h"
+#include "runtime/checkpoint/gguf/file.h"
 #include "runtime/context/context_file.h"
 #include "runtime/context/reading.h"
 #include "runtime/context/reading_note.h"
@@ -73,7 +74,9 @@ IngestResult read_anew(const ModelSource& source, offload::Arena& arena, const s
 offload::ModelIdentity identity_of(const std::filesystem::path& model, std::string_view run) {
   std::string name = std::filesystem::weakly_canonical(model).string();
   if (name.size() > 255) name.erase(0, name.size() - 255);
-  return {fingerprint(model, run), name};
+  offload::ModelIdentity identity{fingerprint(model, run), name};
+  if (gguf::is_file(model)) identity.former = former_fingerprint(model, run);
+  return identity;
 }
 
 offload::ModelIdentity ModelSource::identity() const {

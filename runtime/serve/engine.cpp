@@ -244,16 +244,10 @@ void Engine::start(const SharedJob& job) {
     }
     if (kept.entry) {
       const std::size_t read = kept.tokens;
-      const bool for_copies = kept.entry->conversation == 0 && read == kept.entry->tokens.size();
       LedSession session = kept.fork();
       const std::int64_t context_tokens = session.tokens() - static_cast<std::int64_t>(read);
       begin(*job, std::move(session), context_tokens, read);
-      // A session that was kept for copies alone, inside a chunk, goes with the last of them.
-      const bool inside = read % static_cast<std::size_t>(options_.session.chunk_tokens) != 0;
-      if (for_copies && inside && read == job->to_read() && !copies_wait(*job)) {
-        pool_.drop(request.context, std::span(request.tokens).first(read));
-      }
-      return;
+      return drop_for_copies(*job);
     }
   }
   if (!request.context.empty()) {

@@ -54,6 +54,15 @@ void Engine::fork_for_copies(const Job& job) {
   if (copies_wait(job)) keep_boundary(job);
 }
 
+// What was kept for copies alone, inside a chunk, goes with the last of them, be it that it has begun or has left: what
+// begins alike goes on from whole chunks, to the bits of one that reads all itself.
+void Engine::drop_for_copies(const Job& job) {
+  const std::size_t read = job.to_read();
+  const bool inside = read % static_cast<std::size_t>(options_.session.chunk_tokens) != 0;
+  if (job.request().echo || !inside || copies_wait(job)) return;
+  pool_.drop_unless_talked(job.request().context, std::span(job.request().tokens).first(read));
+}
+
 bool Engine::copies_wait(const Job& job) const {
   return std::ranges::any_of(waiting_, [&](const SharedJob& other) {
     return other.get() != &job && !other->request().echo && other->request().context == job.request().context &&

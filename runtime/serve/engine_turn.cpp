@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <new>
 #include <optional>
+#include <vector>
 
 #include "gpu/make_backend.h"
 #include "runtime/serve/engine.h"
@@ -56,7 +57,12 @@ void Engine::give_up(SharedJob job) {
 }
 
 void Engine::end_those_left() {
-  own_.cancelled += std::erase_if(waiting_, [](const SharedJob& job) { return job->cancelled(); });
+  const auto left_waiting =
+      std::stable_partition(waiting_.begin(), waiting_.end(), [](const SharedJob& job) { return !job->cancelled(); });
+  const std::vector<SharedJob> left(left_waiting, waiting_.end());
+  waiting_.erase(left_waiting, waiting_.end());
+  own_.cancelled += left.size();
+  for (const SharedJob& job : left) drop_for_copies(*job);
   std::vector<SharedJob> gone;
   std::vector<SharedJob> going_on;
   for (const SharedJob& job : active_) {

@@ -55,6 +55,12 @@ void SessionPool::drop(const std::string& context, std::span<const std::int32_t>
   drop_if([&](const Entry& entry) { return entry.context == context && std::ranges::equal(entry.tokens, tokens); });
 }
 
+void SessionPool::drop_unless_talked(const std::string& context, std::span<const std::int32_t> tokens) {
+  drop_if([&](const Entry& entry) {
+    return entry.context == context && entry.conversation == 0 && std::ranges::equal(entry.tokens, tokens);
+  });
+}
+
 void SessionPool::drop_context(const std::string& context) {
   drop_if([&](const Entry& entry) { return entry.context == context; });
 }

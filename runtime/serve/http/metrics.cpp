@@ -60,7 +60,7 @@ std::string metrics_text(const EngineFigures& figures) {
   add(text, "saved_prompt_bytes", "gauge", "What they take there", figures.saved.bytes);
   add(text, "saved_prompt_failures_total", "counter", "Prompts that could not be saved or opened",
       figures.saved.failures);
-  add(text, "host_memory_bytes", "gauge", "Host memory for keys and values in use", figures.host_bytes);
+  add(text, "host_memory_bytes", "gauge", "Host memory in use for whole blocks of keys and values", figures.host_bytes);
   add(text, "host_memory_limit_bytes", "gauge", "What may be used of it", figures.host_budget);
   return text;
 }

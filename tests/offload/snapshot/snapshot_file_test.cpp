@@ -110,6 +110,8 @@ TEST_F(SnapshotTest, AnotherModelIsRefusedByName) {
   model.fingerprint[15] ^= 1;
   EXPECT_TRUE(refuses([&] { snapshot.require_model(model); },
                       {"three layers", "00112233445566778899aabbccddeeff", model.name, "ddeefe"}));
+  model.former = small_description().model.fingerprint;
+  EXPECT_NO_THROW(snapshot.require_model(model));
 }
 
 TEST_F(SnapshotTest, MistakesOfTheProgrammerAreCaughtAndChangeNothing) {

@@ -264,5 +264,23 @@ TEST_F(EngineTest, AnswersToOnePromptAreForksOfOneReading) {
   }
 }
 
+TEST_F(EngineTest, WhatWasKeptForAnswersThatNobodyWaitsForGoesWithThem) {
+  request_.echo = false;
+  options_.parallel = 1;
+  Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
+  const auto first = std::make_shared<Client>(), copy = std::make_shared<Client>();
+  std::shared_ptr<Job> waiting;
+  first->leave = [&] { waiting = engine.submit(request_, copy); };
+  first->at_token = [&] { waiting->cancel(); };
+  ask(engine, request_, first);
+
+  // What begins alike goes on from whole chunks, as if it had read all itself.
+  GenerationRequest longer = request_;
+  for (int i = 0; i < 100; ++i) longer.tokens.push_back(7 + i % 50);
+  const auto next = std::make_shared<Client>();
+  ask(engine, longer, next);
+  EXPECT_EQ(next->usage.cached_tokens, static_cast<std::int64_t>(request_.tokens.size() / 64 * 64));
+}
+
 }  // namespace
 }  // namespace hayloft::runtime::serve
