@@ -27,7 +27,7 @@ namespace hayloft::offload {
 struct ModelIdentity {
   std::array<std::uint8_t, 16> fingerprint{};
   std::string name;  // for messages, at most 255 bytes
-  // Another fingerprint that contexts of this model may have, of those that are asked for; none is saved.
+  // Contexts of this model may have this fingerprint, too, by which they were saved once; it is not saved itself.
   std::optional<std::array<std::uint8_t, 16>> former = {};
 
   friend bool operator==(const ModelIdentity& a, const ModelIdentity& b) {

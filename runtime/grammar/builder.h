@@ -31,7 +31,7 @@ class Builder {
   Sequence text(std::string_view text);
   // One character out of these ranges, or out of all others.
   Symbol characters(std::vector<CodeRange> ranges, bool others);
-  // This token, or any other.
+  // Reads this token, of an id below 2^24, or any other.
   Sequence token(std::int32_t id, bool others);
   // A sequence from `least` to `most` times; most < 0: any number.
   Symbol repeat(const Sequence& sequence, int least, int most);

@@ -88,7 +88,7 @@ class GrammarFilter : public TokenFilter {
     go_on(state_behind(rest));
   }
 
-  // What follows is called with the mutex held.
+  // The caller of these holds the mutex.
   bool may_end_with(std::int32_t end) const {
     Recogniser& recogniser = shared_->recogniser_;
     if (recogniser.may_end(state_)) return true;

@@ -55,7 +55,7 @@ struct PlanMemory {
   std::uint64_t columns = 0;  // of the store, with scales
   std::uint64_t indices = 0;  // that the methods keep besides, all together
   std::uint64_t tails = 0;    // of the context, when it has been read
-  // Of the sessions that are forked for questions; of one not less than what reading the context needs more.
+  // Sessions that are forked for questions take this; one takes no less than what reading the context needs more.
   std::uint64_t question = 0;
   std::uint64_t states = 0;  // of recurrent layers: the context's, and the questions'
   std::uint64_t workspace = 0;

@@ -116,7 +116,7 @@ class Engine {
   void keep_conversation(const Job& job);
   void fork_for_copies(const Job& job);
   bool copies_wait(const Job& job) const;  // other requests with its prompt, for a place
-  void drop_for_copies(const Job& job);
+  void drop_for_copies(const Job& job);    // which has begun, or has left the queue
   void keep_session(Job& job);
   void keep_hot_contexts() const;  // what was read often of them, for the next server
   void keep(const std::string& context, std::span<const std::int32_t> tokens,

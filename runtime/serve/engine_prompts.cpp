@@ -54,8 +54,8 @@ void Engine::fork_for_copies(const Job& job) {
   if (copies_wait(job)) keep_boundary(job);
 }
 
-// What was kept for copies alone, inside a chunk, goes with the last of them, be it that it has begun or has left: what
-// begins alike goes on from whole chunks, to the bits of one that reads all itself.
+// Drops what was kept for copies alone, inside a chunk, when the last of them has begun or has left: prompts that begin
+// alike go on from whole chunks, to the bits of one that reads all itself.
 void Engine::drop_for_copies(const Job& job) {
   const std::size_t read = job.to_read();
   const bool inside = read % static_cast<std::size_t>(options_.session.chunk_tokens) != 0;

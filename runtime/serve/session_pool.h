@@ -43,7 +43,8 @@ class SessionPool {
   void put(const std::string& context, std::span<const std::int32_t> tokens, LedSession session,
            std::size_t conversation = 0);
   void drop(const std::string& context, std::span<const std::int32_t> tokens);
-  void drop_unless_talked(const std::string& context, std::span<const std::int32_t> tokens);  // but conversations
+  // Drops the session with just these tokens, unless it is a conversation's.
+  void drop_unless_talked(const std::string& context, std::span<const std::int32_t> tokens);
   void drop_context(const std::string& context);
 
   const Session* of_context(const std::string& context) const;  // any; null when there is none

@@ -79,7 +79,7 @@ struct Meaningless {
   void (*check)(const Value& value);
 };
 
-// What such fields are checked for. Each refuses all else by the field's name.
+// Checks such a field: each function refuses all else by the field's name.
 namespace must_be {
 
 void text(const Value& value);

@@ -50,7 +50,7 @@ std::int64_t tokens_of_context(const Draft& draft) {
   }
 }
 
-// How long an answer is to be.
+// Says how long an answer is to be.
 struct Length {
   std::optional<std::int64_t> said;  // by max_tokens
   std::int64_t usual;                // where that says nothing

@@ -92,7 +92,7 @@ constexpr Field<ResponseDraft> kReasoningChoiceFields[] = {
      }},
 };
 
-// Of what answers here never have there is nothing to include: encrypted reasoning, images, calls of built-in tools.
+// Takes what answers here never have, so that there is nothing to include: encrypted reasoning, images, built-in tools.
 void read_include(const Value& value, ResponseDraft&) {
   for (const Json& each : value.list()) {
     Value(value.name(), each)

@@ -192,7 +192,7 @@ TEST_F(AgentRequest, AnAnswerIsBoundedByTheRoomAndACountByNone) {
   EXPECT_EQ(response.generations[0].max_tokens + static_cast<int>(response.generations[0].tokens.size()), 200);
 }
 
-// What agents send without being asked, and no answer is worse for.
+// Agents send these without being asked, and no answer is worse for them.
 TEST_F(AgentRequest, WhatHasNothingToDoIsTaken) {
   for (const char* text : {R"("include": ["reasoning.encrypted_content"])", R"("text": {"verbosity": "low"})",
                            R"("reasoning": {"summary": "concise"})", R"("reasoning": {"summary": "detailed"})"}) {

@@ -274,7 +274,7 @@ TEST_F(EngineTest, WhatWasKeptForAnswersThatNobodyWaitsForGoesWithThem) {
   first->at_token = [&] { waiting->cancel(); };
   ask(engine, request_, first);
 
-  // What begins alike goes on from whole chunks, as if it had read all itself.
+  // A prompt that begins alike goes on from whole chunks, as if it had read all itself.
   GenerationRequest longer = request_;
   for (int i = 0; i < 100; ++i) longer.tokens.push_back(7 + i % 50);
   const auto next = std::make_shared<Client>();
