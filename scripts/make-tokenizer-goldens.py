@@ -350,10 +350,14 @@ def around_added_tokens(tokenizer):
 def cases(tokenizer, texts):
     for text in texts:
         ids = tokenizer.encode(text).ids
+        tokenizer.encode_special_tokens = True
+        as_words = tokenizer.encode(text).ids
+        tokenizer.encode_special_tokens = False
         yield {
             "text": text,
             "ids": ids,
             "plain": tokenizer.encode(text, add_special_tokens=False).ids,
+            "as_words": as_words,  # special tokens that stand in the text are read as words
             "decoded": tokenizer.decode(ids),
             "decoded_special": tokenizer.decode(ids, skip_special_tokens=False),
         }

@@ -114,11 +114,14 @@ ChatTemplate ChatTemplate::named(const std::string& text) {
                      {{"before", written.substr(0, at)}, {"after", written.substr(at + place.size())}});
 }
 
-std::string ChatTemplate::render(std::span<const ChatMessage> messages, const ChatOptions& options) const {
+std::string messages_json(std::span<const ChatMessage> messages) {
   ordered_json array = ordered_json::array();
   for (const ChatMessage& message : messages) array.push_back({{"role", message.role}, {"content", message.content}});
-  // Replacement characters where a text is not UTF-8, as the tokenizer would read it.
-  return render_json(array.dump(-1, ' ', false, ordered_json::error_handler_t::replace), options);
+  return array.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+std::string ChatTemplate::render(std::span<const ChatMessage> messages, const ChatOptions& options) const {
+  return render_json(messages_json(messages), options);
 }
 
 std::string ChatTemplate::render_json(std::string_view messages, const ChatOptions& options) const {

@@ -18,6 +18,10 @@ struct ChatMessage {
   std::string content;
 };
 
+// Returns the messages as the JSON array that render_json takes, replacement characters where a text is not UTF-8, as
+// the tokenizer would read it.
+std::string messages_json(std::span<const ChatMessage> messages);
+
 // The values that a conversation is written with besides its messages.
 struct ChatOptions {
   bool add_generation_prompt = true;     // ends where the assistant's answer begins

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "offload/error.h"
+#include "runtime/chat/special_guard.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -24,9 +25,9 @@ Conversation::Conversation(Session root, const Tokenizer& tokenizer, ChatTemplat
 std::vector<std::int32_t> Conversation::encode(const std::string& message) const {
   std::vector<ChatMessage> messages = messages_;
   messages.push_back({"user", message});
-  const std::string text = chat_.render(messages);
+  const auto [text, guard] = render_guarded(chat_, tokenizer_, messages);
   std::vector<std::int32_t> tokens =
-      root_.tokens() > 0 ? tokenizer_.encode_continuation(text) : tokenizer_.encode_prompt(text);
+      root_.tokens() > 0 ? tokenizer_.encode_continuation(text, guard) : tokenizer_.encode_prompt(text, guard);
   if (tokens.empty()) fail("the chat template made nothing of the message");
   return tokens;
 }

@@ -124,6 +124,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const std::vector<Added
     const AddedToken& token = tokens_[i];
     by_id_.emplace(token.id, i);
     by_content_.emplace(token.content, i);
+    if (token.special && !token.content.empty()) special_.add(token.content, token);
     const std::string looked_for = token.normalized ? normalizer.apply(token.content) : token.content;
     if (!looked_for.empty()) (token.normalized ? normalized_ : raw_).add(looked_for, token);
   }

@@ -56,6 +56,13 @@ class AddedTokenMatcher {
     if (done < text.size()) section(done, text.size(), TokenId{-1});
   }
 
+  // Calls at(begin) for each place at which some token's text begins, in order; its flags do not matter.
+  template <class At>
+  void begins(std::string_view text, At&& at) const {
+    Match match;
+    for (std::size_t from = 0; next(text, from, match); from = match.begin + 1) at(match.begin);
+  }
+
  private:
   struct Flags {
     TokenId id;
@@ -102,6 +109,7 @@ class AddedTokens {
 
   const AddedTokenMatcher& raw() const { return raw_; }                // for text as it came
   const AddedTokenMatcher& normalized() const { return normalized_; }  // for text after the normalizer
+  const AddedTokenMatcher& special() const { return special_; }        // of special tokens alone, as they are written
 
  private:
   void declare(AddedToken token, const Bpe& bpe);
@@ -110,7 +118,7 @@ class AddedTokens {
   std::vector<AddedToken> tokens_;
   std::unordered_map<TokenId, std::size_t> by_id_;
   std::unordered_map<std::string, std::size_t> by_content_;
-  AddedTokenMatcher raw_, normalized_;
+  AddedTokenMatcher raw_, normalized_, special_;
 };
 
 }  // namespace hayloft::runtime

@@ -49,6 +49,17 @@ void take_apart(nlohmann::json& tree, int depth) {
   }
 }
 
+// Returns `text`, or what is left of it without `guard`, which is kept in `storage`.
+std::string_view without(std::string_view text, std::string_view guard, std::string& storage) {
+  if (guard.empty() || text.find(guard) == std::string_view::npos) return text;
+  storage.clear();
+  for (std::size_t at = 0; (at = text.find(guard)) != std::string_view::npos;) {
+    storage += text.substr(0, at);
+    text.remove_prefix(at + guard.size());
+  }
+  return storage += text;
+}
+
 // A component that is absent or null does nothing.
 template <class Component>
 Component read(const Field& document, const char* key) {
@@ -121,8 +132,8 @@ Tokenizer Tokenizer::from_json(std::string_view json, const std::string& name) {
 }
 
 // Added tokens are found in the text as it came, then, between those, in normalized text; what remains is words.
-std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool special) const {
-  std::string repaired;
+std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool special, std::string_view guard) const {
+  std::string repaired, unguarded;
   if (valid_utf8_prefix(text) != text.size()) {
     append_valid_utf8(text, /*keep_tail=*/false, repaired);
     text = repaired;
@@ -140,7 +151,7 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool special)
     if (!impl_->normalizer.empty()) section = normalized = impl_->normalizer.apply(section);
     impl_->added.normalized().split(section, [&](std::size_t first, std::size_t last, TokenId id) {
       if (id >= 0) return tokens.push_back(id);
-      words.split(section.substr(first, last - first), begin == 0 && first == 0);
+      words.split(without(section.substr(first, last - first), guard, unguarded), begin == 0 && first == 0);
     });
   });
 
@@ -148,18 +159,30 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool special)
   return tokens;
 }
 
-std::vector<std::int32_t> Tokenizer::encode_prompt(std::string_view text) const {
-  std::vector<std::int32_t> tokens = encode(text, /*special=*/false);
+std::vector<std::int32_t> Tokenizer::encode_prompt(std::string_view text, std::string_view guard) const {
+  std::vector<std::int32_t> tokens = encode(text, /*special=*/false, guard);
   const auto& [before, after] = impl_->around;
   if (!impl_->begins_with_bos(tokens)) tokens.insert(tokens.begin(), before.begin(), before.end());
   tokens.insert(tokens.end(), after.begin(), after.end());
   return tokens;
 }
 
-std::vector<std::int32_t> Tokenizer::encode_continuation(std::string_view text) const {
-  std::vector<std::int32_t> tokens = encode(text, /*special=*/false);
+std::vector<std::int32_t> Tokenizer::encode_continuation(std::string_view text, std::string_view guard) const {
+  std::vector<std::int32_t> tokens = encode(text, /*special=*/false, guard);
   if (impl_->begins_with_bos(tokens)) tokens.erase(tokens.begin());
   return tokens;
+}
+
+std::string Tokenizer::guarded(std::string_view words, std::string_view guard) const {
+  std::string result;
+  std::size_t done = 0;
+  impl_->added.special().begins(words, [&](std::size_t begin) {
+    const std::size_t inside = begin + utf8_at(words, begin).length;
+    result += words.substr(done, inside - done);
+    result += guard;
+    done = inside;
+  });
+  return result += words.substr(done);
 }
 
 std::string Tokenizer::decode(const std::vector<std::int32_t>& tokens, bool special, bool continued) const {

@@ -29,16 +29,22 @@ class Tokenizer {
   static Tokenizer from_json(std::string_view json, const std::string& name);
 
   // text is UTF-8; invalid sequences are read as U+FFFD. special: add what the post-processor adds around a single text
-  // (BOS and the like). Text of any length, in time linear in it.
-  std::vector<std::int32_t> encode(std::string_view text, bool special = true) const;
+  // (BOS and the like). guard: what guarded() has put into parts of the text, empty for nothing. Text of any length, in
+  // time linear in it.
+  std::vector<std::int32_t> encode(std::string_view text, bool special = true, std::string_view guard = {}) const;
 
   // A whole prompt as the model reads it: encode(text), but where the text itself begins with the first token that the
   // post-processor puts before a text (BOS, as chat templates write it), nothing is put before it.
-  std::vector<std::int32_t> encode_prompt(std::string_view text) const;
+  std::vector<std::int32_t> encode_prompt(std::string_view text, std::string_view guard = {}) const;
 
   // Text that goes on behind other tokens: encode(text, false) without the BOS that a chat template may begin with,
   // where the post-processor puts one before every text anyway.
-  std::vector<std::int32_t> encode_continuation(std::string_view text) const;
+  std::vector<std::int32_t> encode_continuation(std::string_view text, std::string_view guard = {}) const;
+
+  // Returns `words` with `guard` inside what is written there as special tokens are: encode() with that guard reads it
+  // as words, as tokenizers' encode_special_tokens does, and leaves out the guard, which must not stand in `words`. A
+  // special token of one character has no inside and stays one.
+  std::string guarded(std::string_view words, std::string_view guard) const;
 
   // The bytes of the tokens, joined; special tokens are left out unless asked for, ids that are no token always. Not
   // always whole UTF-8 (see Utf8Stream). continued: the tokens follow others, so the space that a SentencePiece-style

@@ -25,6 +25,7 @@
 #include "offload/snapshot/snapshot.h"
 #include "runtime/chat/calls/answer_form.h"
 #include "runtime/chat/load_chat_template.h"
+#include "runtime/chat/special_guard.h"
 #include "runtime/context/ingest.h"
 #include "runtime/tokenizer/end_of_turn.h"
 
@@ -167,10 +168,13 @@ class AskCommand : public Command {
     }
   }
 
-  std::string written(const std::string& question) const {
-    if (chat_) return chat_->text(question);
+  runtime::GuardedText written(const std::string& question, const runtime::Tokenizer& tokenizer) const {
+    if (chat_) {
+      const runtime::ChatMessage message{"user", question};
+      return runtime::render_guarded(*chat_, tokenizer, {&message, 1});
+    }
     std::string text = template_;
-    return text.replace(text.find(slot), slot.size(), question);
+    return {text.replace(text.find(slot), slot.size(), question), ""};
   }
 
   void answer_lines(const Environment& environment, const Context& context, WatchedMethod& method) {
@@ -184,7 +188,8 @@ class AskCommand : public Command {
               const std::string& question) {
     std::vector<std::int32_t> tokens;
     prepare_together([&] {
-      tokens = environment.tokenizer->encode_continuation(written(question));
+      const auto [text, guard] = written(question, *environment.tokenizer);
+      tokens = environment.tokenizer->encode_continuation(text, guard);
       if (tokens.empty()) fail("the question is empty");
     });
     runtime::Session session = context.session.fork();

@@ -25,6 +25,7 @@
 #include "offload/error.h"
 #include "offload/progress.h"
 #include "offload/text/format.h"
+#include "runtime/chat/special_guard.h"
 #include "runtime/context/column_choice.h"
 #include "runtime/decode/sampler.h"
 #include "runtime/decode/session.h"
@@ -135,21 +136,26 @@ class GenerateCommand : public Command {
  private:
   // Finds what this machine has for the run.
   void begin(StartFacts& facts) {
-    std::string text = file_.empty() || file_ == "-" ? prompt_ : read_text("--file", file_);
+    runtime::GuardedText prompt{file_.empty() || file_ == "-" ? prompt_ : read_text("--file", file_), ""};
     directory_ = snapshot_ ? model_of(*snapshot_, model_) : std::filesystem::path(model_);
-    if (chat_) text = message(text, directory_);
+    std::optional<runtime::ChatTemplate> chat;
+    if (chat_) chat = chosen_template(choices_, directory_);
     const Recommended what = chat_ ? Recommended::all : Recommended::rules;
     drawing_ = {sampling_for(*app_, sampling_, directory_, what, machine_.verbose), predict_, answers_};
     environment_.emplace(machine_, directory_, rope_);
+    const runtime::Tokenizer& tokenizer = *environment_->tokenizer;
     check_drawing(*environment_, drawing_);
     set_drafts(drawing_, drafts_, exact_.draft, method_, *environment_->backend);
-    if (chat_) drawing_.ends = runtime::end_of_turn_tokens(*environment_->tokenizer);
+    if (chat) {
+      prompt = message(prompt.text, *chat, tokenizer);
+      drawing_.ends = runtime::end_of_turn_tokens(tokenizer);
+    }
     method_ = with_rates(method_, *environment_, machine_.profile);
     if (snapshot_) method_ = runtime::with_column_recall(method_, runtime::saved_column_recall(*snapshot_));
-    prompt_tokens_ =
-        snapshot_ ? environment_->tokenizer->encode_continuation(text) : environment_->tokenizer->encode_prompt(text);
+    prompt_tokens_ = snapshot_ ? tokenizer.encode_continuation(prompt.text, prompt.guard)
+                               : tokenizer.encode_prompt(prompt.text, prompt.guard);
     if (prompt_tokens_.empty()) fail("the prompt is empty: there is nothing to go on from");
-    facts = {weights_digest(*environment_, directory_), shared_options(*app_), text};
+    facts = {weights_digest(*environment_, directory_), shared_options(*app_), prompt.text};
   }
 
   // `auto` has the columns of a long prompt chosen by what they find in it, unless an option names them.
@@ -175,11 +181,12 @@ class GenerateCommand : public Command {
     plan_ = announce_session(*app_, *environment_, snapshot_, planned);
   }
 
-  std::string message(const std::string& text, const std::filesystem::path& model) const {
+  runtime::GuardedText message(const std::string& text, const runtime::ChatTemplate& chat,
+                               const runtime::Tokenizer& tokenizer) const {
     std::vector<runtime::ChatMessage> messages;
     if (!choices_.system.empty()) messages.push_back({"system", choices_.system});
     messages.push_back({"user", text});
-    return chosen_template(choices_, model).render(messages);
+    return runtime::render_guarded(chat, tokenizer, messages);
   }
 
   std::int64_t tokens_needed(std::int64_t prompt) const {

@@ -127,7 +127,7 @@ void finish_chat(Draft& draft) {
   draft.pattern.runs = !written.form.plain();
   count_reasoning(draft);
   add_constraint(draft);
-  std::vector<std::int32_t> tokens = prompt_tokens(written.text, draft);
+  std::vector<std::int32_t> tokens = prompt_tokens(written.text, draft, written.guard);
   const std::size_t opening = draft.served.tokenizer.encode(written.opening, false).size();
   draft.pattern.conversation = tokens.size() - std::min(tokens.size(), opening);
   add_generations(draft, std::move(tokens), {}, kMessages);

@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "runtime/chat/special_guard.h"
 #include "runtime/serve/changing_head.h"
 #include "runtime/serve/openai/messages.h"
 
@@ -150,6 +151,12 @@ Conversation write_conversation(const Draft& draft) {
   const bool tools = draft.tools != nullptr && !draft.tools->empty() && draft.tools_wanted;
   if (tools) material.variables["tools"] = *draft.tools;
   Conversation written;
+  written.guard = guard_special_tokens(draft.served.tokenizer, {&material.messages, &material.variables});
+  if (!written.guard.empty()) {
+    written.notes.push_back(
+        "messages: what is written in them as special tokens are is read as the words of whoever wrote it, no special "
+        "token");
+  }
   try {
     written.text = writer.write(material);
   } catch (const Error& error) {

@@ -10,6 +10,7 @@ namespace hayloft::runtime::serve::openai {
 // A conversation as the model's chat template writes it, and what its client has to know of that.
 struct Conversation {
   std::string text;
+  std::string guard;    // in it, see GuardedText
   std::string opening;  // what of it, at its end, begins the answer and is no part of what was said
   std::vector<std::string> notes;
   AnswerForm form = {};  // how the answer will be written

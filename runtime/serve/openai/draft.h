@@ -83,6 +83,6 @@ void take_any_object(const Value& field, Draft& draft);
 void add_constraint(Draft& draft);
 
 // The tokens of a text that begins a prompt, or goes on behind the saved context that is asked.
-std::vector<std::int32_t> prompt_tokens(const std::string& text, const Draft& draft);
+std::vector<std::int32_t> prompt_tokens(std::string_view text, const Draft& draft, std::string_view guard = {});
 
 }  // namespace hayloft::runtime::serve::openai

@@ -44,9 +44,10 @@ void read_model(const Value& value, Draft& draft) {
   draft.pattern.context = context;
 }
 
-std::vector<std::int32_t> prompt_tokens(const std::string& text, const Draft& draft) {
+std::vector<std::int32_t> prompt_tokens(std::string_view text, const Draft& draft, std::string_view guard) {
   const Tokenizer& tokenizer = draft.served.tokenizer;
-  return draft.pattern.context.empty() ? tokenizer.encode_prompt(text) : tokenizer.encode_continuation(text);
+  return draft.pattern.context.empty() ? tokenizer.encode_prompt(text, guard)
+                                       : tokenizer.encode_continuation(text, guard);
 }
 
 void add_generations(Draft& draft, std::vector<std::int32_t> tokens, std::string text, const char* field) {

@@ -43,6 +43,13 @@ TEST_P(GoldenTokenizer, EncodesAsRecorded) {
   }
 }
 
+TEST_P(GoldenTokenizer, ReadsGuardedSpecialTokensAsWords) {
+  for (const json& c : cases_) {
+    const std::string text = tokenizer_.guarded(c.at("text").get<std::string>(), "~0~");
+    EXPECT_EQ(tokenizer_.encode(text, /*special=*/true, "~0~"), c.at("as_words").get<Tokens>()) << text;
+  }
+}
+
 TEST_P(GoldenTokenizer, DecodesAsRecorded) {
   for (const json& c : cases_) {
     const auto ids = c.at("ids").get<Tokens>();
