@@ -57,6 +57,7 @@ class AnswerReader {
   virtual std::vector<AnswerPart> finish() = 0;  // what was held back; the last call
   virtual bool ended() const { return false; }   // nothing is told any more, see AnswerForm::one_call
   virtual bool reasoning() const = 0;            // what comes next is reasoning, or ends it
+  virtual bool heads() const { return false; }   // the text that came last is of a message's head, which is not told
 };
 
 // The form outlives it. Null where it is plain.

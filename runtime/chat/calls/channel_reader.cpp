@@ -9,7 +9,18 @@ namespace {
 
 using PartKind = AnswerPart::Kind;
 
+// Returns whether a text may begin the head of an answer whose channel has not been named: whom it is for comes first,
+// or nothing.
+bool begins_head(std::string_view text) {
+  constexpr std::string_view to = " to=";
+  return text.substr(0, to.size()) == to.substr(0, text.size());
+}
+
 }  // namespace
+
+bool ChannelReader::heads() const {
+  return in_head_ && (named_ || begins_head(head_));
+}
 
 std::vector<AnswerPart> ChannelReader::push(const TextRun& run) {
   std::vector<AnswerPart> parts;
@@ -64,6 +75,7 @@ void ChannelReader::end_call(const std::string& arguments, std::vector<AnswerPar
 }
 
 void ChannelReader::end_message(std::vector<AnswerPart>& parts) {
+  if (in_head_ && !heads()) add_part(parts, PartKind::text, head_);  // no head at all; one that is cut off says nothing
   if (!called_.empty()) {
     const std::string arguments = std::exchange(arguments_, {});
     if (form_.early) early_.finish(arguments, parts);
@@ -76,9 +88,7 @@ void ChannelReader::end_message(std::vector<AnswerPart>& parts) {
 
 std::vector<AnswerPart> ChannelReader::finish() {
   std::vector<AnswerPart> parts;
-  const std::string text = in_head_ && !named_ ? head_ : "";  // no head at all
   end_message(parts);
-  add_part(parts, PartKind::text, text);
   return parts;
 }
 

@@ -16,6 +16,7 @@ class ChannelReader : public AnswerReader {
   std::vector<AnswerPart> push(const TextRun& run) override;
   std::vector<AnswerPart> finish() override;
   bool reasoning() const override { return reasoning_; }
+  bool heads() const override;
 
  private:
   void begin_message();

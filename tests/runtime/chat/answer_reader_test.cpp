@@ -228,6 +228,24 @@ look_up{"word":"hay"})");
   EXPECT_EQ(read(form_of(kGptOss, false), {{"No head."}}), "\nsays: No head.");
 }
 
+// A head that max_tokens cuts off anywhere says nothing, and is known as one while it comes.
+TEST(AnswerReader, AHeadThatIsCutOffIsNoText) {
+  const std::vector<TextRun> head{{" to"},        {"="}, {"functions"},           {".look_up"}, {"<|channel|>", true},
+                                  {"commentary"}, {" "}, {"<|constrain|>", true}, {"json"},     {"<|message|>", true}};
+  for (std::size_t cut = 0; cut < head.size(); ++cut) {
+    EXPECT_EQ(read(form_of(kGptOss), {head.begin(), head.begin() + static_cast<std::ptrdiff_t>(cut)}), "") << cut;
+  }
+  const AnswerForm form = form_of(kGptOss);
+  const std::unique_ptr<AnswerReader> reader = make_answer_reader(form);
+  for (const TextRun& run : head) {
+    reader->push(run);
+    EXPECT_EQ(reader->heads(), run.text != "<|message|>") << run.text;
+  }
+  EXPECT_EQ(read(form, {{" to"}, {" be"}}), "\nsays:  to be");  // no head at all
+  EXPECT_EQ(read(form, {{"Hay."}, {"<|end|>", true}}), "\nsays: Hay.");
+  EXPECT_EQ(read(form, {{"to=functions"}}), "\nsays: to=functions");
+}
+
 TEST(AnswerReader, WhatDoesNotParseStaysText) {
   const AnswerForm form = form_of(kPlainHermes);
   for (const std::string text :
