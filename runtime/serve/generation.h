@@ -23,8 +23,8 @@ struct GenerationRequest {
   int max_tokens = 16;      // generated at most; 0 only with echo
   bool fills_room = false;  // max_tokens is what there is room for, and less than was asked for
   SamplerOptions sampling;
-  // The texts and tokens that end the answer and are not part of it; in texts special tokens count as they are
-  // written.
+  // The texts and tokens that end the answer and are not part of it; texts may name special tokens, as they are
+  // written, and with them the heads of an answer in channels, of which nothing else ends it (`reasoning` tells them).
   std::vector<std::string> stop;
   std::vector<std::int32_t> stop_tokens;
   // The answer ends with its first call as well, as one of this form is read; null: it does not. With `runs`.

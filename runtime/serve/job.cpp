@@ -166,12 +166,16 @@ bool Job::ends(std::int32_t token) const {
   return (!request_.ignore_end && among(model_.config().eos_tokens)) || among(request_.stop_tokens);
 }
 
-// Special tokens are no part of the text, but a stop string may name them; of the tokens that an answer has at least,
-// none is looked at.
+// Special tokens are no part of the text, but a stop string may name them, in answers of channels each as a whole; in
+// heads of messages, which no client sees, none is looked for; of the tokens that an answer has at least, none is
+// looked at.
 std::string Job::shown(std::int32_t token) {
   if (answer_.size() <= static_cast<std::size_t>(request_.sampling.rules.min_new_tokens)) return text_.push(token);
-  if (!tokenizer_.is_special(token)) return stop_.push(text_.push(token));
-  return stop_.push_hidden(tokenizer_.decode({token}, true));
+  if (!tokenizer_.is_special(token)) {
+    return reasoning_ && reasoning_->heads() ? stop_.push_head(text_.push(token)) : stop_.push(text_.push(token));
+  }
+  const bool heads = request_.reasoning && request_.reasoning->channels;  // it is of one
+  return stop_.push_hidden(tokenizer_.decode({token}, true), heads);
 }
 
 // The tokens that an answer has at least have not gone through the stop strings.

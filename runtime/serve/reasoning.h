@@ -10,8 +10,8 @@
 
 namespace hayloft::runtime::serve {
 
-// Counts the tokens of an answer that are drawn while it reasons, that which ends its reasoning among them. Of one
-// answer; not thread-safe. Form and tokenizer outlive it.
+// Counts the tokens of an answer that are drawn while it reasons, that which ends its reasoning among them, and says
+// which are of a message's head. Of one answer; not thread-safe. Form and tokenizer outlive it.
 class ReasoningCount {
  public:
   ReasoningCount(const AnswerForm& form, const Tokenizer& tokenizer)
@@ -19,6 +19,7 @@ class ReasoningCount {
 
   void take(std::int32_t token);  // the answer goes on with it
   bool reasons() const { return reader_->reasoning(); }
+  bool heads() const { return reader_->heads(); }  // as AnswerReader has it
   std::int64_t tokens() const { return tokens_; }
 
  private:

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "runtime/serve/answer_parts.h"
 #include "tests/runtime/serve/engine_fixture.h"
 
 // Reasoning is counted, and ends where it has to.
@@ -81,6 +82,53 @@ TEST_F(ReasoningTest, AGrammarHoldsBehindTheBound) {
   ASSERT_NE(at, std::string::npos) << text;
   EXPECT_EQ(text.size() - at, 8u + 3u) << text;
   EXPECT_EQ(text.find_first_not_of("0123456789", at + 8), std::string::npos) << text;
+}
+
+// What a client sees of an answer in channels ends it; the heads, which it does not see, do not.
+TEST_F(ReasoningTest, AStopStringIsNotFoundInHeads) {
+  std::ifstream file(path_ / "tokenizer.json");
+  nlohmann::json document = nlohmann::json::parse(file);
+  int id = 1001;
+  for (const char* content : {"<|start|>", "<|channel|>", "<|message|>", "<|end|>"}) {
+    document["added_tokens"].push_back({{"id", id++}, {"content", content}, {"special", true}});
+  }
+  const Tokenizer tokenizer = Tokenizer::from_json(document.dump(), "test");
+  form_ = {};
+  form_.channels = true;
+  reason(0);
+  request_.runs = true;
+  request_.constraint = std::make_shared<grammar::Constraint>(
+      grammar::parse_gbnf(R"(root ::= <|channel|> "analysis" <|message|> "hay" <|end|> <|start|> "assistant")"
+                          R"( <|channel|> "final" <|message|> "loft")",
+                          &tokenizer),
+      grammar::Holding{});
+  struct Reader : Client {
+    void generated(GeneratedToken token) override { told += shown(parts_of(reader.get(), token)); }
+    void finished(FinishReason reason, const std::string& rest, const Usage& usage) override {
+      told += shown(last_parts(reader.get(), rest));
+      Client::finished(reason, rest, usage);
+    }
+    static std::string shown(const std::vector<AnswerPart>& parts) {
+      std::string all;
+      for (const AnswerPart& part : parts) all += part.text;
+      return all;
+    }
+    std::unique_ptr<AnswerReader> reader;
+    std::string told;
+  };
+  const std::pair<const char*, const char*> cases[] = {
+      {"", "hayloft"},      {"analysis", "hayloft"},     {"assistant", "hayloft"},
+      {"final", "hayloft"}, {"message", "hayloft"},      {"ay", "h"},
+      {"loft", "hay"},      {"final<|message|>", "hay"}, {"<|end|>", "hay"}};
+  for (const auto& [stop, told] : cases) {
+    request_.stop = {stop};
+    Engine engine({model_, tokenizer, path_}, arena_, contexts_, options_);
+    const auto client = std::make_shared<Reader>();
+    client->reader = make_answer_reader(form_);
+    ask(engine, request_, client);
+    EXPECT_EQ(client->told, told) << stop;
+    EXPECT_EQ(client->usage.stop.empty(), client->told == "hayloft") << stop;
+  }
 }
 
 // gpt-oss goes on in its last channel; where it opens its reasoning again, nothing is left of what it may spend.

@@ -56,5 +56,64 @@ TEST(StopStringsTest, FindsWhatIsHiddenAndNeverShowsIt) {
   EXPECT_EQ(held.rest(), "hay");
 }
 
+// What nobody sees of a head stops nothing, unless a whole special token is named.
+TEST(StopStringsTest, HeadsAndPartsOfSpecialTokensStopNothing) {
+  for (const std::string text : {"message", "analysis", "<", "|>", "|>analysis", "sis<|", "e|>H"}) {
+    StopStrings stop({text});
+    stop.push_hidden("<|channel|>", true);
+    stop.push_head("analysis");
+    stop.push_hidden("<|message|>", true);
+    stop.push("Hay");
+    EXPECT_FALSE(stop.found()) << text;
+    stop.push(" message analysis<|>analysis<|e|>H");
+    EXPECT_TRUE(stop.found()) << text;
+    EXPECT_EQ(stop.which(), text);
+  }
+  for (const std::string text :
+       {"<|message|>", "analysis<|message|>", "<|channel|>ana", "<|channel|>analysis<|message|>H"}) {
+    StopStrings stop({text});
+    stop.push_hidden("<|channel|>", true);
+    stop.push_head("analysis");
+    stop.push_hidden("<|message|>", true);
+    stop.push("Hay");
+    EXPECT_TRUE(stop.found()) << text;
+  }
+}
+
+// Readers know special tokens by their whole text, however much has been held back.
+TEST(StopStringsTest, EachSpecialTokenIsARunOfItsOwn) {
+  StopStrings stop({"<|end|><|start|>x", ">y"}, true);
+  std::vector<TextRun> runs;
+  const auto collect = [&] {
+    for (const TextRun& run : stop.runs()) runs.push_back(run);
+  };
+  for (const char* token : {"<|end|>", "<|start|>"}) {
+    stop.push_hidden(token);
+    collect();
+  }
+  stop.push_head("assistant");
+  collect();
+  ASSERT_EQ(runs.size(), 3u);
+  EXPECT_EQ(runs[0].text, "<|end|>");
+  EXPECT_EQ(runs[1].text, "<|start|>");
+  EXPECT_TRUE(runs[1].special);
+  EXPECT_EQ(runs[2].text, "assistant");
+  EXPECT_FALSE(runs[2].special);
+
+  StopStrings part({"end|>x"}, true);  // begins inside of one
+  EXPECT_EQ(part.push("hay"), "hay");
+  part.runs();
+  part.push_hidden("<|end|>");
+  EXPECT_TRUE(part.runs().empty());
+  part.push("y");
+  runs = part.runs();
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_EQ(runs[0].text, "<|end|>");
+  StopStrings found({"end|>x"}, true);
+  found.push_hidden("<|end|>");
+  EXPECT_EQ(found.push("x"), "");
+  EXPECT_TRUE(found.found());
+}
+
 }  // namespace
 }  // namespace hayloft::runtime::serve
