@@ -6,6 +6,7 @@
 
 #include "runtime/chat/special_guard.h"
 #include "runtime/serve/changing_head.h"
+#include "runtime/serve/openai/fit_messages.h"
 #include "runtime/serve/openai/messages.h"
 
 namespace hayloft::runtime::serve::openai {
@@ -158,7 +159,15 @@ Conversation write_conversation(const Draft& draft) {
         "token");
   }
   try {
-    written.text = writer.write(material);
+    FittedMessages fitted =
+        fit_messages(material.messages, material.variables, [&](const Json& messages, const Json& variables) {
+          return writer.write(Material{messages, variables});
+        });
+    material = {std::move(fitted.messages), std::move(fitted.variables)};
+    written.text = std::move(fitted.text);
+    written.notes = std::move(fitted.notes);
+  } catch (const BadRequest&) {
+    throw;
   } catch (const Error& error) {
     refuse("messages", error.what());
   }

@@ -43,13 +43,13 @@ struct Client : GenerationListener {
   std::promise<void> ended;
 };
 
-std::vector<std::int32_t> tokens(const Client& client) {
+inline std::vector<std::int32_t> tokens(const Client& client) {
   std::vector<std::int32_t> all;
   for (const TokenChoice& choice : client.choices) all.push_back(choice.chosen.token);
   return all;
 }
 
-std::vector<float> logprobs(const Client& client) {
+inline std::vector<float> logprobs(const Client& client) {
   std::vector<float> all;
   for (const TokenChoice& choice : client.choices) all.push_back(choice.chosen.logprob);
   return all;
