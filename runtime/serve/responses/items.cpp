@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <set>
+
 namespace hayloft::runtime::serve::responses {
 namespace {
 
@@ -10,7 +12,7 @@ using openai::Json;
 using openai::Value;
 
 struct Item {
-  std::string role, text;
+  std::string type, role, text;
   std::string call_id, name, arguments;
   bool content = false;
 };
@@ -92,19 +94,43 @@ constexpr openai::Meaningless kMeaninglessOfItems[] = {
     {"phase", openai::must_be::text},
 };
 
-// The message of the assistant that calls and reasoning belong to: the last one, or a new one.
-Json& assistant(Json& messages, bool goes_on) {
-  if (!goes_on || messages.empty() || messages.back()["role"] != "assistant") {
+// The turn of the assistant that an item belongs to: all that stands together of it is one message, whichever response
+// it came with, as what is kept of responses is gone on from.
+Json& assistant(Json& messages) {
+  if (messages.empty() || messages.back()["role"] != "assistant") {
     messages.push_back({{"role", "assistant"}, {"content", ""}});
   }
   return messages.back();
 }
 
-// The function of the call that a result is of.
+// Adds a text in a line of its own.
+void add_line(Json& text, const std::string& more) {
+  std::string& all = text.get_ref<std::string&>();
+  all += (all.empty() || more.empty() ? "" : "\n") + more;
+}
+
+// Adds an item of the assistant to its turn.
+void add_to_turn(const Item& item, Json& messages) {
+  if (item.type == "reasoning") {
+    if (item.text.empty()) return;
+    Json& message = assistant(messages);
+    if (!message.contains("reasoning_content")) message["reasoning_content"] = "";
+    add_line(message["reasoning_content"], item.text);
+  } else if (item.type == "function_call") {
+    assistant(messages)["tool_calls"].push_back(
+        {{"id", item.call_id},
+         {"type", "function"},
+         {"function", {{"name", item.name}, {"arguments", item.arguments.empty() ? "{}" : item.arguments}}}});
+  } else {
+    add_line(assistant(messages)["content"], item.text);
+  }
+}
+
+// The function of the call that a result is of: the last one with this id.
 std::string called_name(const Json& messages, const std::string& id, const Value& item) {
-  for (const Json& message : messages) {
-    if (!message.contains("tool_calls")) continue;
-    for (const Json& call : message["tool_calls"]) {
+  for (auto message = messages.rbegin(); message != messages.rend(); ++message) {
+    if (!message->contains("tool_calls")) continue;
+    for (const Json& call : (*message)["tool_calls"]) {
       if (call["id"] == id) return call["function"]["name"].get<std::string>();
     }
   }
@@ -113,43 +139,51 @@ std::string called_name(const Json& messages, const std::string& id, const Value
 
 void add_item(const Value& value, Json& messages) {
   const Json& object = value.object();
-  const std::string type = object.contains("type") ? Value(value.name() + ".type", object["type"]).text() : "message";
   Item item;
+  item.type = object.contains("type") ? Value(value.name() + ".type", object["type"]).text() : "message";
   const auto read = [&](std::span<const Field<Item>> fields) {
     openai::read_fields<Item>(object, "an item", value.name() + ".", {fields}, kMeaninglessOfItems, item);
   };
-  if (type == "message") {
+  if (item.type == "message") {
     read(kMessageItemFields);
     if (item.role.empty() || !item.content) value.refuse("must have a role and content");
-    if (item.role == "assistant") {  // its reasoning, where there is any, stands before it
-      const bool reasoned = !messages.empty() && messages.back()["role"] == "assistant" &&
-                            messages.back()["content"] == "" && !messages.back().contains("tool_calls");
-      assistant(messages, reasoned)["content"] = item.text;
-    } else {
-      messages.push_back({{"role", item.role}, {"content", item.text}});
-    }
-  } else if (type == "function_call") {
+    if (item.role == "assistant") return add_to_turn(item, messages);
+    messages.push_back({{"role", item.role}, {"content", item.text}});
+  } else if (item.type == "function_call") {
     read(kCallItemFields);
     if (item.name.empty() || item.call_id.empty()) value.refuse("must have a call_id, a name and arguments");
-    assistant(messages, true)["tool_calls"].push_back(
-        {{"id", item.call_id},
-         {"type", "function"},
-         {"function", {{"name", item.name}, {"arguments", item.arguments.empty() ? "{}" : item.arguments}}}});
-  } else if (type == "function_call_output") {
+    add_to_turn(item, messages);
+  } else if (item.type == "function_call_output") {
     read(kOutputItemFields);
     if (item.call_id.empty() || !item.content) value.refuse("must have a call_id and an output");
     messages.push_back({{"role", "tool"},
                         {"tool_call_id", item.call_id},
                         {"name", called_name(messages, item.call_id, value)},
                         {"content", item.text}});
-  } else if (type == "reasoning") {
+  } else if (item.type == "reasoning") {
     read(kReasoningItemFields);
-    if (!item.text.empty()) assistant(messages, false)["reasoning_content"] = item.text;
+    add_to_turn(item, messages);
   } else {
     openai::refuse(value.name() + ".type",
                    fmt::format("\"{}\": items of message, function_call, function_call_output and reasoning are "
                                "supported",
-                               openai::shown_name(type)));
+                               openai::shown_name(item.type)));
+  }
+}
+
+// Refuses calls that have no result, as the API does: the model would go on as if nothing had been called.
+void require_outputs(const Json& messages) {
+  std::set<std::string> answered;
+  for (auto message = messages.rbegin(); message != messages.rend(); ++message) {
+    if ((*message)["role"] == "tool") answered.insert((*message)["tool_call_id"].get<std::string>());
+    if (!message->contains("tool_calls")) continue;
+    for (const Json& call : (*message)["tool_calls"]) {
+      const std::string& id = call["id"].get_ref<const std::string&>();
+      if (answered.contains(id)) continue;
+      openai::refuse("input", fmt::format("No tool output found for function call {}: send an item of type "
+                                          "function_call_output with this call_id",
+                                          openai::shown_name(id)));
+    }
   }
 }
 
@@ -167,29 +201,29 @@ constexpr Field<Json> kResponseToolFields[] = {
 void add_items(const Value& input, Json& messages) {
   if (input.json().is_string()) {
     messages.push_back({{"role", "user"}, {"content", input.json()}});
-    return;
+  } else if (input.json().is_array()) {
+    for (std::size_t i = 0; i < input.json().size(); ++i) {
+      add_item(Value(fmt::format("{}[{}]", input.name(), i), input.json()[i]), messages);
+    }
+  } else {
+    input.refuse("must be a string or a list of items");
   }
-  if (!input.json().is_array()) input.refuse("must be a string or a list of items");
-  for (std::size_t i = 0; i < input.json().size(); ++i) {
-    add_item(Value(fmt::format("{}[{}]", input.name(), i), input.json()[i]), messages);
-  }
+  require_outputs(messages);
 }
 
-Json chat_message(const Json& output) {
-  Json message{{"role", "assistant"}, {"content", ""}};
-  for (const Json& item : output) {
-    if (item["type"] == "reasoning") message["reasoning_content"] = item["content"][0]["text"];
-    if (item["type"] == "message") {
-      for (const Json& part : item["content"]) {
-        message["content"] = message["content"].get<std::string>() + part["text"].get<std::string>();
-      }
+void add_output(const Json& output, Json& messages) {
+  for (const Json& each : output) {
+    Item item;
+    item.type = each["type"].get<std::string>();
+    if (item.type == "function_call") {
+      item.call_id = each["call_id"].get<std::string>();
+      item.name = each["name"].get<std::string>();
+      item.arguments = each["arguments"].get<std::string>();
+    } else {
+      for (const Json& part : each["content"]) item.text += part["text"].get<std::string>();
     }
-    if (item["type"] != "function_call") continue;
-    message["tool_calls"].push_back({{"id", item["call_id"]},
-                                     {"type", "function"},
-                                     {"function", {{"name", item["name"]}, {"arguments", item["arguments"]}}}});
+    add_to_turn(item, messages);
   }
-  return message;
 }
 
 Json chat_tools(const Value& list) {

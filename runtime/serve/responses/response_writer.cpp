@@ -178,6 +178,7 @@ std::string ResponseWriter::generated(std::size_t, const GeneratedToken& token) 
 
 std::string ResponseWriter::finished(std::size_t, FinishReason reason, const std::string& rest, const Usage& usage) {
   std::string events = add(last_parts(reader_.get(), rest));
+  if (output_.empty()) events += open_item(true);  // an answer of nothing is one all the same, to go on from
   status_ = reason == FinishReason::length ? "incomplete" : "completed";
   events += close_item(status_.c_str());
   usage_ = {{"input_tokens", usage.prompt_tokens},
@@ -190,7 +191,7 @@ std::string ResponseWriter::finished(std::size_t, FinishReason reason, const std
   const openai::ResponseTurn& turn = *request_.turn;
   if (turn.store) {
     Json messages = turn.messages;
-    messages.push_back(chat_message(output_));
+    add_output(output_, messages);
     turn.store->put(id_, messages);
   }
   return events + event({{"type", "response." + status_}, {"response", response()}});
