@@ -294,7 +294,14 @@ TEST_F(ServeAgents, AResponseIsGoneOnFrom) {
   for (std::size_t i = 0; i < events.size(); ++i) EXPECT_EQ(events[i]["sequence_number"], i);
   EXPECT_EQ(events.front()["type"], "response.created");
   EXPECT_EQ(events.back()["response"]["output"].size(), second["output"].size());
+  const auto told_again = [&](const json& id, const std::string& query) {
+    return test::http(server_->port, "GET", "/v1/responses/" + id.get<std::string>() + query);
+  };
+  EXPECT_EQ(json::parse(told_again(first["id"], "").body), first);
+  EXPECT_EQ(json::parse(told_again(events.back()["response"]["id"], "").body), events.back()["response"]);
+  EXPECT_EQ(told_again(first["id"], "?stream=true").status, 400);
   EXPECT_EQ(test::http(server_->port, "DELETE", "/v1/responses/" + first["id"].get<std::string>()).status, 200);
+  EXPECT_EQ(told_again(first["id"], "").status, 404);
   EXPECT_EQ(server_->post("/v1/responses", body).status, 404);
 
   body = {{"input", said_}, {"temperature", 1}};

@@ -273,6 +273,21 @@ TEST(Serve, WhatIsNotHttpIsRefusedAndTheServerGoesOn) {
   EXPECT_EQ(http(server.port, "GET", "/health").status, 200);
 }
 
+TEST(Serve, AMethodThatIsNotTakenIsToldThoseThatAre) {
+  Served server;
+  for (const auto& [method, path, allowed] : std::vector<std::tuple<std::string, std::string, std::string>>{
+           {"GET", "/v1/completions", "POST, OPTIONS"},
+           {"PUT", "/v1/responses/resp_1", "GET, HEAD, DELETE, OPTIONS"},
+           {"DELETE", "/v1/contexts", "GET, HEAD, POST, OPTIONS"},
+           {"POST", "/v1/contexts/hay", "GET, HEAD, DELETE, OPTIONS"},
+           {"POST", "/health", "GET, HEAD, OPTIONS"}}) {
+    const HttpAnswer refused = http(server.port, method, path);
+    EXPECT_EQ(refused.status, 405) << path;
+    EXPECT_NE(refused.head.find("Allow: " + allowed + "\r\n"), std::string::npos) << refused.head;
+  }
+  EXPECT_EQ(http(server.port, "GET", "/health").head.find("Allow:"), std::string::npos);
+}
+
 TEST(Serve, TokensGoThereAndBack) {
   Served server;
   const json tokens = json::parse(server.post("/tokenize", {{"prompt", "the hay"}}).body)["tokens"];

@@ -166,6 +166,7 @@ class Connection {
     HttpResponse response(static_cast<beast::http::status>(reply.status), 11);
     response.set(beast::http::field::content_type, reply.type);
     response.set("X-Content-Type-Options", "nosniff");
+    if (!reply.allow.empty()) response.set(beast::http::field::allow, reply.allow);
     add_fields(response, reply.status);
     response.body() = reply.body;
     response.keep_alive(keep_alive);

@@ -1,6 +1,7 @@
 #include "runtime/serve/http/routes.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <optional>
 #include <string_view>
@@ -48,10 +49,26 @@ constexpr const char* kPaths[] = {"/v1/chat/completions",
                                   "/metrics",
                                   "/"};
 
-void require_method(const Call& call, const char* method) {
-  if (call.method != method) {
-    throw openai::BadRequest(405, fmt::format("{} takes {}, not {}", call.path, method, call.method.substr(0, 20)));
+// A method that a path does not take; with those that it takes, as Allow has them.
+class WrongMethod : public openai::BadRequest {
+ public:
+  WrongMethod(const Call& call, std::initializer_list<const char*> methods)
+      : BadRequest(
+            405, fmt::format("{} takes {}, not {}", call.path, fmt::join(methods, " or "), call.method.substr(0, 20))) {
+    for (const std::string method : methods) allow_ += method + (method == "GET" ? ", HEAD, " : ", ");
+    allow_ += "OPTIONS";
   }
+  const std::string& allow() const { return allow_; }
+
+ private:
+  std::string allow_;
+};
+
+void require_method(const Call& call, std::initializer_list<const char*> methods) {
+  for (const char* method : methods) {
+    if (call.method == method) return;
+  }
+  throw WrongMethod(call, methods);
 }
 
 // The path that was meant: with /v1, with one /v1, without a slash at its end.
@@ -149,6 +166,10 @@ Outcome Routes::outcome(const Call& call) const {
   };
   try {
     return dispatch(call);
+  } catch (const WrongMethod& error) {
+    Reply refused = reply(error.status(), error.what());
+    refused.allow = error.allow();
+    return refused;
   } catch (const openai::BadRequest& error) {
     return reply(error.status(), error.what(), error.field(), error.code());
   } catch (const Error& error) {
@@ -162,31 +183,28 @@ Outcome Routes::outcome(const Call& call) const {
 
 Outcome Routes::dispatch(const Call& call) const {
   if (call.path == "/v1/completions") {
-    require_method(call, "POST");
+    require_method(call, {"POST"});
     return openai::completion_request(call.body, served_);
   }
   if (call.path == "/v1/chat/completions") {
-    require_method(call, "POST");
+    require_method(call, {"POST"});
     return openai::chat_request(call.body, served_);
   }
   if (call.path == "/v1/messages") {
-    require_method(call, "POST");
+    require_method(call, {"POST"});
     return messages::message_request(call.body, served_);
   }
   if (call.path == "/v1/messages/count_tokens") {
-    require_method(call, "POST");
+    require_method(call, {"POST"});
     const openai::Request request = messages::count_request(call.body, served_);
     return json_reply(json{{"input_tokens", request.generations.front().tokens.size()}});
   }
   if (call.path == "/v1/responses") {
-    require_method(call, "POST");
+    require_method(call, {"POST"});
     return responses::response_request(call.body, served_);
   }
   if (call.path.starts_with("/v1/responses/") && served_.responses != nullptr) {
-    require_method(call, "DELETE");
-    const std::string id = call.path.substr(std::string_view("/v1/responses/").size());
-    if (!served_.responses->remove(id)) return error_reply(404, "there is no such response, or not any more");
-    return json_reply(json{{"id", id}, {"object", "response"}, {"deleted", true}});
+    return response(call, call.path.substr(std::string_view("/v1/responses/").size()));
   }
   if (call.path == "/tokenize") return tokenize(call);
   if (call.path == "/detokenize") return detokenize(call);
@@ -195,7 +213,7 @@ Outcome Routes::dispatch(const Call& call) const {
     return context(call, call.path.substr(contexts_path.size() + 1));
   if (call.path == "/tokenizer_info" || call.path == models_path || call.path == "/health" || call.path == "/metrics" ||
       call.path == "/") {
-    require_method(call, "GET");
+    require_method(call, {"GET"});
     if (call.path == "/tokenizer_info") return tokenizer_info();
     if (call.path == models_path) return models();
     if (call.path == "/health") return json_reply(json{{"status", "ok"}});
@@ -203,7 +221,7 @@ Outcome Routes::dispatch(const Call& call) const {
     return Reply{200, "text/html; charset=utf-8", std::string(page)};
   }
   if (call.path.starts_with(models_path + "/") && call.path.size() > models_path.size() + 1) {
-    require_method(call, "GET");
+    require_method(call, {"GET"});
     const std::string name = call.path.substr(models_path.size() + 1);
     const json all = json::parse(models().body);
     for (const json& model : all["data"]) {
@@ -212,6 +230,18 @@ Outcome Routes::dispatch(const Call& call) const {
     return error_reply(404, fmt::format("there is no such model; \"{}\" is", served_.name), "model", "model_not_found");
   }
   nothing_at(call.path);
+}
+
+Reply Routes::response(const Call& call, const std::string& id) const {
+  require_method(call, {"GET", "DELETE"});
+  const Reply gone = error_reply(404, "there is no such response, or not any more");
+  if (call.method == "DELETE") {
+    if (!served_.responses->remove(id)) return gone;
+    return json_reply(json{{"id", id}, {"object", "response"}, {"deleted", true}});
+  }
+  if (!call.query.empty()) openai::refuse("query", "a response is told whole and at once: leave it out");
+  const std::string response = served_.responses->response(id);
+  return response.empty() ? gone : Reply{200, "application/json", response};
 }
 
 Reply Routes::models() const {
@@ -231,7 +261,7 @@ Reply Routes::models() const {
 }
 
 Reply Routes::tokenize(const Call& call) const {
-  require_method(call, "POST");
+  require_method(call, {"POST"});
   const Json object = openai::parse_object(call.body);
   TokenizeBody body{served_, {}};
   openai::read_fields<TokenizeBody>(object, call.path, "", {kTokenizeFields}, {}, body);
@@ -242,7 +272,7 @@ Reply Routes::tokenize(const Call& call) const {
 }
 
 Reply Routes::detokenize(const Call& call) const {
-  require_method(call, "POST");
+  require_method(call, {"POST"});
   const Json object = openai::parse_object(call.body);
   DetokenizeBody body{served_, {}};
   openai::read_fields<DetokenizeBody>(object, call.path, "", {kDetokenizeFields}, {}, body);
@@ -289,7 +319,7 @@ Reply Routes::contexts(const Call& call) const {
     }
     return json_reply(json{{"object", "list"}, {"data", std::move(data)}});
   }
-  require_method(call, "POST");
+  require_method(call, {"GET", "POST"});
   require_alone();
   const Json object = openai::parse_object(call.body);
   ContextBody body;
@@ -301,7 +331,7 @@ Reply Routes::contexts(const Call& call) const {
 
 Reply Routes::context(const Call& call, const std::string& name) const {
   if (name.ends_with(text_of_context)) {
-    require_method(call, "GET");
+    require_method(call, {"GET"});
     return context_text(call, name.substr(0, name.size() - text_of_context.size()), served_, source_.identity());
   }
   check_context_name(name);
@@ -313,7 +343,7 @@ Reply Routes::context(const Call& call, const std::string& name) const {
     if (!removed && !stopped) return error_reply(404, "there is no such context");
     return json_reply(json{{"name", name}, {"deleted", true}});
   }
-  require_method(call, "GET");
+  require_method(call, {"GET", "DELETE"});
   const json all = json::parse(contexts({"GET", contexts_path, {}}).body);
   for (const json& each : all["data"]) {
     if (each["name"] == name) return json_reply(each);

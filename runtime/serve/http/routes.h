@@ -22,6 +22,7 @@ struct Reply {
   int status = 200;
   std::string type = "application/json";
   std::string body;
+  std::string allow = {};  // the methods that the path takes, of status 405
 };
 
 // A call is answered at once, or by the engine.
@@ -45,6 +46,7 @@ class Routes {
  private:
   Outcome dispatch(const Call& call) const;
   void require_alone() const;  // where contexts are written
+  Reply response(const Call& call, const std::string& id) const;
   Reply models() const;
   Reply tokenize(const Call& call) const;
   Reply detokenize(const Call& call) const;

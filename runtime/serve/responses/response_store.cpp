@@ -4,13 +4,13 @@
 
 namespace hayloft::runtime::serve::responses {
 
-void ResponseStore::put(const std::string& id, const openai::Json& messages) {
+void ResponseStore::put(const std::string& id, const openai::Json& messages, std::string response) {
   std::string text = openai::dumped(messages);
   const std::lock_guard lock(mutex_);
-  bytes_ += text.size();
-  kept_.push_back({id, std::move(text)});
+  kept_.push_back({id, std::move(text), std::move(response)});
+  bytes_ += kept_.back().bytes();
   while (bytes_ > most_bytes_ && !kept_.empty()) {
-    bytes_ -= kept_.front().messages.size();
+    bytes_ -= kept_.front().bytes();
     kept_.pop_front();
   }
 }
@@ -26,11 +26,17 @@ openai::Json ResponseStore::find(std::string_view id) const {
   return openai::Json::parse(text);
 }
 
+std::string ResponseStore::response(std::string_view id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::ranges::find(kept_, id, &Kept::id);
+  return found == kept_.end() ? std::string() : found->response;
+}
+
 bool ResponseStore::remove(std::string_view id) {
   const std::lock_guard lock(mutex_);
   const auto found = std::ranges::find(kept_, id, &Kept::id);
   if (found == kept_.end()) return false;
-  bytes_ -= found->messages.size();
+  bytes_ -= found->bytes();
   kept_.erase(found);
   return true;
 }

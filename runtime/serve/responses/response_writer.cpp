@@ -192,7 +192,7 @@ std::string ResponseWriter::finished(std::size_t, FinishReason reason, const std
   if (turn.store) {
     Json messages = turn.messages;
     add_output(output_, messages);
-    turn.store->put(id_, messages);
+    turn.store->put(id_, messages, whole());
   }
   return events + event({{"type", "response." + status_}, {"response", response()}});
 }
