@@ -153,11 +153,6 @@ Conversation write_conversation(const Draft& draft) {
   if (tools) material.variables["tools"] = *draft.tools;
   Conversation written;
   written.guard = guard_special_tokens(draft.served.tokenizer, {&material.messages, &material.variables});
-  if (!written.guard.empty()) {
-    written.notes.push_back(
-        "messages: what is written in them as special tokens are is read as the words of whoever wrote it, no special "
-        "token");
-  }
   try {
     FittedMessages fitted =
         fit_messages(material.messages, material.variables, [&](const Json& messages, const Json& variables) {
@@ -170,6 +165,11 @@ Conversation write_conversation(const Draft& draft) {
     throw;
   } catch (const Error& error) {
     refuse("messages", error.what());
+  }
+  if (!written.guard.empty()) {
+    written.notes.push_back(
+        "messages: what is written in them as special tokens are is read as the words of whoever wrote it, no special "
+        "token");
   }
   written.opening = writer.opening(material, written.text);
   if (tools) {
