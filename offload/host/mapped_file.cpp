@@ -1,6 +1,7 @@
 #include "offload/host/mapped_file.h"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <array>
 #include <atomic>
@@ -8,6 +9,7 @@
 #include <csignal>
 #include <mutex>
 #include <system_error>
+#include <vector>
 
 #include "offload/error.h"
 #include "offload/text/format.h"
@@ -96,10 +98,37 @@ MappedFile::~MappedFile() {
   ::munmap(const_cast<std::byte*>(data_), bytes_);
 }
 
+bool MappedFile::is_whole() const {
+  return slot_ < 0 || !slots[static_cast<std::size_t>(slot_)].truncated.load();
+}
+
 void MappedFile::check() const {
-  if (slot_ < 0 || !slots[static_cast<std::size_t>(slot_)].truncated.load()) return;
+  if (is_whole()) return;
   fail("{}: was cut short by another program while it was in use; what was read of it is lost: restore the file",
        path_.string());
+}
+
+std::shared_ptr<const MappedFile> map_shared(int descriptor, std::uint64_t bytes, const std::filesystem::path& path) {
+  struct Shared {
+    dev_t device;
+    ino_t inode;
+    std::filesystem::path path;
+    std::weak_ptr<const MappedFile> file;
+  };
+  static std::mutex of_shared;
+  static std::vector<Shared> all;
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0) return std::make_shared<const MappedFile>(descriptor, bytes, path);
+  const std::lock_guard lock(of_shared);
+  std::erase_if(all, [](const Shared& shared) { return shared.file.expired(); });
+  for (const Shared& shared : all) {
+    if (shared.device != status.st_dev || shared.inode != status.st_ino || shared.path != path) continue;
+    auto file = shared.file.lock();
+    if (file && file->bytes().size() >= bytes && file->is_whole()) return file;
+  }
+  auto file = std::make_shared<const MappedFile>(descriptor, bytes, path);
+  all.push_back({status.st_dev, status.st_ino, path, file});
+  return file;
 }
 
 void drop_mapped_pages(std::span<const std::byte> bytes) {

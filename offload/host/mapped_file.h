@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 
 // Files mapped into memory, and what happens when another program cuts one short meanwhile. The kernel then has no
@@ -25,6 +26,7 @@ class MappedFile {
   // Throws Error naming the file when it was cut short and something behind its new end has been read since: whatever
   // was computed from it is worthless.
   void check() const;
+  bool is_whole() const;  // nothing of it is known to be cut off
 
  private:
   const std::byte* data_;
@@ -32,6 +34,11 @@ class MappedFile {
   std::filesystem::path path_;
   int slot_;  // in the table that the signal handler reads; -1: the table was full
 };
+
+// Maps at least so many first bytes of a file: those of a mapping of the same file under the same path that is there
+// already and whole, or else new ones. So what is opened again while it is in use takes no further address space, and
+// its pages are resident once. Thread-safe. Throws Error as MappedFile does.
+std::shared_ptr<const MappedFile> map_shared(int descriptor, std::uint64_t bytes, const std::filesystem::path& path);
 
 // Takes the pages of these bytes out of the process's resident memory where they are of a mapped file: who reads them
 // again has them from the file. Does nothing to any other memory. Thread-safe.

@@ -14,7 +14,7 @@ namespace hayloft::offload {
 
 Snapshot::Snapshot(std::shared_ptr<const SnapshotFile> file, std::shared_ptr<const SnapshotState> state)
     : file_(std::move(file)), state_(std::move(state)), path_(file_->path()), part_(state_->header.description.shard) {
-  mapping_ = std::make_shared<const MappedFile>(file_->descriptor(), state_->header.file_bytes, file_->path());
+  mapping_ = map_shared(file_->descriptor(), state_->header.file_bytes, file_->path());
 }
 
 Snapshot::Snapshot(Snapshot&&) noexcept = default;

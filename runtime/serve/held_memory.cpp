@@ -41,29 +41,30 @@ void HeldMemory::count_part(Parts& parts, const Key& key, std::uint64_t bytes, b
 void HeldMemory::count(const LedSession& session, bool added) {
   const offload::Store& store = session.cache().store();
   const std::uint64_t block_bytes = arena_bytes(store.layout().block_bytes);
-  const std::byte* last = nullptr;
+  std::optional<std::uint64_t> last;  // not its address, where what is opened twice lies, too
   bool only_opened = true;
   for (int layer = 0; layer < store.shape().layers; ++layer) {
-    const std::span<const std::byte* const> blocks = store.layer(layer).blocks;
+    const offload::LayerView view = store.layer(layer);
+    const std::span<const std::byte* const> blocks = view.blocks;
     const std::size_t opened = session.opened_blocks(layer);
     for (std::size_t i = session.opened_in_file() ? opened : 0; i < blocks.size(); ++i) {
       count_part(blocks_, blocks[i], block_bytes, added);
     }
     only_opened = only_opened && opened == blocks.size();
-    if (!blocks.empty()) last = blocks.back();
+    if (!blocks.empty()) last = view.serials.back();
   }
-  count_states(session, only_opened ? last : nullptr, added);
+  count_states(session, only_opened ? last : std::nullopt, added);
   const std::uint64_t tail = session.here().device_bytes();
   added ? tails_ += tail : tails_ -= tail;
 }
 
-void HeldMemory::count_states(const LedSession& session, const std::byte* only_opened, bool added) {
+void HeldMemory::count_states(const LedSession& session, std::optional<std::uint64_t> only_opened, bool added) {
   for (std::size_t i = 0; i < methods_.size(); ++i) {
     const MethodState* const state = session.here().state(*methods_[i]);
     const std::uint64_t bytes = state != nullptr ? state->bytes() : 0;
     if (bytes == 0) continue;
-    if (only_opened != nullptr) {
-      count_part(states_, State(only_opened, i), bytes, added);
+    if (only_opened) {
+      count_part(states_, State(*only_opened, i), bytes, added);
     } else {
       added ? host_ += bytes : host_ -= bytes;
     }

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -32,9 +33,9 @@ class HeldMemory {
     std::uint64_t bytes = 0;
     std::size_t holders = 0;
   };
-  using State = std::pair<const std::byte*, std::size_t>;  // behind which block, of which method
+  using State = std::pair<std::uint64_t, std::size_t>;  // behind the block of which serial, of which method
   void count(const LedSession& session, bool added);
-  void count_states(const LedSession& session, const std::byte* only_opened, bool added);
+  void count_states(const LedSession& session, std::optional<std::uint64_t> only_opened, bool added);
   template <class Parts, class Key>
   void count_part(Parts& parts, const Key& key, std::uint64_t bytes, bool added);
 

@@ -42,7 +42,6 @@ class SessionPool {
   // Takes a session in; one with the same tokens is replaced.
   void put(const std::string& context, std::span<const std::int32_t> tokens, LedSession session,
            std::size_t conversation = 0);
-  void drop(const std::string& context, std::span<const std::int32_t> tokens);
   // Drops the session with just these tokens, unless it is a conversation's.
   void drop_unless_talked(const std::string& context, std::span<const std::int32_t> tokens);
   void drop_context(const std::string& context);
@@ -57,6 +56,7 @@ class SessionPool {
  private:
   template <class Which>
   void drop_if(const Which& which);
+  void drop(const std::string& context, std::span<const std::int32_t> tokens);
 
   std::list<Entry> entries_;
   HeldMemory held_;

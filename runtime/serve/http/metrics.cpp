@@ -55,7 +55,9 @@ std::string metrics_text(const EngineFigures& figures) {
   add(text, "queue", "gauge", "Generations that wait", figures.waiting);
   add(text, "active", "gauge", "Generations being read or decoded", figures.active);
   add(text, "kept_sessions", "gauge", "Sessions kept for requests that begin like them", figures.kept_sessions);
-  add(text, "kept_bytes", "gauge", "Memory that they hold, what they share once", figures.kept_bytes);
+  add(text, "kept_bytes", "gauge",
+      "Memory that they hold: blocks that several share once, newest tokens and what a method keeps for each",
+      figures.kept_bytes);
   add(text, "saved_prompts", "gauge", "Prompts on the disk", figures.saved.files);
   add(text, "saved_prompt_bytes", "gauge", "What they take there", figures.saved.bytes);
   add(text, "saved_prompt_failures_total", "counter", "Prompts that could not be saved or opened",

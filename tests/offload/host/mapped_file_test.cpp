@@ -96,6 +96,34 @@ TEST_F(MappedFileTest, ReadsZerosBehindTheNewEndAndSaysSo) {
   }
 }
 
+TEST_F(MappedFileTest, AFileThatIsMappedIsNotMappedAgain) {
+  survive_truncated_files();
+  const auto shared = [](const fs::path& path, std::uint64_t bytes) {
+    const int descriptor = ::open(path.c_str(), O_RDONLY);
+    auto file = map_shared(descriptor, bytes, path);
+    ::close(descriptor);
+    return file;
+  };
+  const fs::path other = folder_.path() / "other.hay";
+  std::ofstream(other, std::ios::binary) << std::string(size, 'y');
+  auto first = shared(path_, size / 2);
+  EXPECT_EQ(shared(path_, size / 4), first);
+  EXPECT_EQ(shared(other, size)->data()[0], std::byte{'y'});
+  const auto grown = shared(path_, size);
+  EXPECT_EQ(grown->bytes().size(), size) << "the first has not got the bytes behind its end";
+  first.reset();
+  EXPECT_EQ(shared(path_, size / 2), grown);
+  fs::rename(other, path_);
+  const auto replaced = shared(path_, size);
+  EXPECT_EQ(replaced->data()[0], std::byte{'y'}) << "another file of that name";
+  fs::resize_file(path_, 8192);
+  EXPECT_EQ(replaced->data()[size - 1], std::byte{0});
+  fs::resize_file(path_, size);
+  const auto restored = shared(path_, size);
+  EXPECT_NE(restored, replaced) << "cut short";
+  restored->check();
+}
+
 TEST_F(MappedFileTest, ForgetsAFileThatIsNoLongerMapped) {
   survive_truncated_files();
   auto file = map(path_);

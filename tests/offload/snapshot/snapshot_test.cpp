@@ -60,6 +60,15 @@ TEST_F(SnapshotTest, WhatIsSavedIsFoundAgainBitForBit) {
   }
 }
 
+TEST_F(SnapshotTest, WhatIsOpenedAgainWhileItIsInUseLiesInTheSameMemory) {
+  const auto path = saved(100, 100);
+  const Store first = Snapshot::open(path).store(arena_);
+  const Store second = Snapshot::open(path).store(arena_);
+  ASSERT_FALSE(first.layer(0).blocks.empty());
+  EXPECT_EQ(first.layer(0).blocks[0], second.layer(0).blocks[0]);
+  EXPECT_NE(first.layer(0).serials[0], second.layer(0).serials[0]);
+}
+
 TEST_F(SnapshotTest, TheDigestIsThatOfTheContentAndNotOfItsHistory) {
   const std::string in_memory = digest_of(100);
   EXPECT_EQ(Snapshot::open(saved(100, 100, "once.hay")).content_digest(), in_memory);

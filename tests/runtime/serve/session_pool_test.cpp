@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "gpu/make_backend.h"
+#include "offload/snapshot/writer.h"
+#include "tests/support/temporary_folder.h"
 
 namespace hayloft::runtime::serve {
 namespace {
@@ -165,6 +167,30 @@ TEST_F(SessionPoolTest, WhatMethodsKeepCounts) {
   const std::uint64_t added = arena_.used_bytes() - blocks + question.here().state(*pages)->bytes();
   pool.put("book", tokens(200, 0, 1), std::move(question));
   EXPECT_EQ(pool.held().host_bytes(), before + added);
+}
+
+// Nothing is shared but the file by sessions that have been opened each for itself, though they lie at one address.
+TEST_F(SessionPoolTest, WhatMethodsKeepOfAContextThatIsOpenedTwiceCountsTwice) {
+  const SharedMethod pages = make_method(parse_method("pages", {}), model_.config().head_dim);
+  const test::TemporaryFolder folder;
+  const LedSession book = read(600, 0);
+  std::vector<offload::TailImage> tails;
+  const std::vector<offload::SnapshotTail> owned = book.cache().tails();
+  for (const offload::SnapshotTail& tail : owned) tails.push_back(tail.image());
+  const offload::SnapshotDescription description{{}, book.cache().store().shape(), model_.config().layers, ""};
+  offload::save_snapshot(folder / "book.hay", description, book.cache().store(), tokens(600, 0, 0), tails);
+  const offload::Snapshot snapshot = offload::Snapshot::open(folder / "book.hay");
+  SessionPool pool({pages});
+  for (int number = 0; number < 2; ++number) {
+    LedSession opened(Session(model_, arena_, SessionOptions(), snapshot));
+    opened.set_opened(true);
+    opened.prepare(*pages);
+    const std::uint64_t before = pool.held().host_bytes();
+    const std::uint64_t kept = opened.here().state(*pages)->bytes();
+    ASSERT_GT(kept, 0u);
+    pool.put("book", tokens(number, 0, 0), std::move(opened));
+    EXPECT_EQ(pool.held().host_bytes(), before + kept) << number;
+  }
 }
 
 }  // namespace
