@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include "offload/snapshot/continuation.h"
 #include "offload/snapshot/writer_file.h"
 #include "offload/temporary_file.h"
+#include "offload/text/format.h"
 
 namespace hayloft::offload {
 namespace {
@@ -91,7 +93,20 @@ SnapshotCalls system_calls() {
             return ::pwrite(descriptor, data, bytes, offset);
           },
           [](int descriptor) { return ::fdatasync(descriptor); },
-          [](int descriptor, off_t bytes) { return ::ftruncate(descriptor, bytes); }};
+          [](int descriptor, off_t bytes) { return ::ftruncate(descriptor, bytes); },
+          [](const std::filesystem::path& folder) -> std::optional<std::uint64_t> {
+            struct statvfs status {};
+            if (::statvfs(folder.c_str(), &status) != 0 || status.f_blocks == 0) return std::nullopt;
+            return std::uint64_t{status.f_bavail} * status.f_frsize;
+          }};
+}
+
+void require_free(const std::filesystem::path& path, std::uint64_t bytes, const SnapshotCalls& calls) {
+  if (!calls.free_bytes) return;
+  const std::optional<std::uint64_t> free = calls.free_bytes(real_path(path).parent_path());
+  if (!free || *free >= bytes) return;
+  fail("{}: saving it takes at least {} more of the disk, where {} are free; free space there or name another place",
+       path.string(), format_bytes(bytes), format_bytes(*free));
 }
 
 SnapshotWriter::SnapshotWriter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,6 +21,8 @@ struct SnapshotCalls {
   std::function<ssize_t(int descriptor, const void* data, std::size_t bytes, off_t offset)> write;  // pwrite
   std::function<int(int descriptor)> sync;                                                          // fdatasync
   std::function<int(int descriptor, off_t bytes)> resize;                                           // ftruncate
+  // Bytes that may yet be written into a folder; none where nobody knows. Not called where it is empty. (statvfs)
+  std::function<std::optional<std::uint64_t>(const std::filesystem::path& folder)> free_bytes = {};
 };
 SnapshotCalls system_calls();  // those of the operating system
 
@@ -95,6 +98,9 @@ class SnapshotWriter {
 
   std::unique_ptr<Impl> impl_;
 };
+
+// Throws Error, saying how much is needed and free, where there is no room for so many bytes more at `path`.
+void require_free(const std::filesystem::path& path, std::uint64_t bytes, const SnapshotCalls& calls);
 
 // A complete context in one go, of what checkpoint() takes. It grows under the name PATH.saving, and appears whole or
 // not at all. A file that exists is refused unless `overwrite`.

@@ -49,7 +49,7 @@ struct SnapshotWriter::Impl {
   }
 
   std::string kept() const {
-    if (state->header.sequence == 0) return "nothing was saved";
+    if (state->header.tokens == 0) return "nothing was saved";
     return fmt::format("the checkpoint at {} tokens is kept", state->header.tokens);
   }
 

@@ -100,6 +100,18 @@ TailSlots tail_after(const CacheOptions& options, std::int64_t window, std::int6
   return tail;
 }
 
+std::uint64_t least_saved_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens,
+                                int chunk) {
+  const std::int64_t whole = tokens / chunk * chunk;
+  // Where layers keep states, what is behind the last chunk is saved as ids alone.
+  const std::int64_t with_rows = config.count(LayerKind::recurrent) > 0 ? whole : tokens;
+  const std::int64_t blocks = std::max<std::int64_t>(0, whole - options.window) / options.block_tokens;
+  const auto rows = static_cast<std::uint64_t>(with_rows - blocks * options.block_tokens) *
+                    static_cast<std::uint64_t>(config.global_layers()) * static_cast<std::uint64_t>(config.kv_heads);
+  return static_cast<std::uint64_t>(tokens) * sizeof(std::int32_t) + host_bytes(config, options, whole) +
+         rows * 2 * static_cast<std::uint64_t>(config.head_dim) * sizeof(f16);
+}
+
 std::uint64_t tail_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens, int chunk) {
   return bytes_of_slots(config,
                         [&](std::int64_t window) { return tail_after(options, window, tokens, chunk).capacity; });

@@ -26,6 +26,10 @@ offload::StoreShape store_shape(const ModelConfig& config, const CacheOptions& o
 // Host memory that the store takes for a sequence of `tokens`, on this rank.
 std::uint64_t host_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens);
 
+// Bytes that a file takes at least to hold so many tokens, read `chunk` at a time, on this rank: their ids, the blocks
+// and, of global layers, the rows that are in none.
+std::uint64_t least_saved_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens, int chunk);
+
 // The slots of one layer's tail, without the memory behind them: how it grows, forgets and spills.
 struct TailSlots {
   std::int64_t capacity = 0;

@@ -34,6 +34,10 @@ std::optional<ContextFile> ContextFile::open_part(const Place& place, std::span<
   return ContextFile(form, place, std::move(*writer), true);
 }
 
+void ContextFile::drop_empty_part(const Place& place) noexcept {
+  form_at(place).drop_empty_part(place);
+}
+
 ContextFile ContextFile::open_existing(const Place& place) {
   const FileForm& form = form_at(place);
   FileForm::Existing existing = form.open_existing(place);

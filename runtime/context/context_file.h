@@ -36,6 +36,9 @@ class ContextFile {
   // have their names already, but no manifest, when they hold `tokens`. None where there is nothing but what ended
   // before its first checkpoint. Throws Error on shards of another number of ranks, and where some are missing.
   static std::optional<ContextFile> open_part(const Place& place, std::span<const std::int32_t> tokens);
+  // Removes the PATH.part of a process alone that holds no token: of what has failed before its first checkpoint
+  // nothing is left behind.
+  static void drop_empty_part(const Place& place) noexcept;
   // A context that is there, to go on with it in its place. Over ranks it lies in as many shards.
   static ContextFile open_existing(const Place& place);
 

@@ -29,6 +29,8 @@ class FileForm {
   virtual std::uint64_t bytes(const Place& place, const offload::SnapshotWriter& writer) const = 0;
   virtual bool named(const offload::SnapshotWriter& writer, std::int64_t said_tokens) const = 0;
   virtual void finish(const Place& place, offload::SnapshotWriter& writer, bool anew) const = 0;
+  // Shards without tokens stay: others take their place, see create().
+  virtual void drop_empty_part(const Place&) const noexcept {}
 };
 
 const FileForm& one_file();         // of a process alone

@@ -39,6 +39,13 @@ class OneFile final : public FileForm {
   std::uint64_t bytes(const Place&, const SnapshotWriter& writer) const override { return writer.file_bytes(); }
   bool named(const SnapshotWriter&, std::int64_t) const override { return true; }
   void finish(const Place& place, SnapshotWriter& writer, bool) const override { writer.finish(place.path); }
+  void drop_empty_part(const Place& place) const noexcept override {
+    try {
+      const SnapshotWriter locked = SnapshotWriter::open_to_append(part_of(place.path), place.calls);
+      if (locked.token_count() == 0) std::filesystem::remove(part_of(place.path));
+    } catch (const std::exception&) {  // there is none, or it is another process'
+    }
+  }
 };
 
 }  // namespace

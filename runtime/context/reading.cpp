@@ -175,6 +175,29 @@ void announce(const ModelSource& source, const IngestOptions& options, const std
                   kept_checkpoints(source.model.config(), wanted_checkpoints(options, snapshot)));
 }
 
+// Throws Error where the disk has no room for what the context takes at least, besides what of it is there already:
+// before hours of reading.
+void require_disk(const ModelSource& source, const IngestOptions& options, const std::vector<std::int32_t>& tokens,
+                  const offload::Snapshot* snapshot, const std::filesystem::path& path) {
+  const ModelConfig& config = source.model.config();
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  const SessionOptions reading = snapshot ? as_read(*snapshot, options.session) : options.session;
+  const auto least = [&](offload::ColumnFormat columns, std::int64_t of) {
+    CacheOptions cache = reading.cache;
+    cache.columns = columns;
+    return least_saved_bytes(config, cache, of, reading.chunk_tokens);
+  };
+  std::uint64_t bytes = least(reading.cache.columns, count);
+  if (snapshot) {
+    bytes -= std::min(bytes, snapshot->file_bytes());
+  } else if (options.choose_columns) {  // of those that may yet be chosen the smallest
+    for (const offload::ColumnTraits& format : offload::column_traits) {
+      bytes = std::min(bytes, least(format.format, count));
+    }
+  }
+  offload::require_free(path, bytes, options.calls);
+}
+
 }  // namespace
 
 std::vector<offload::SnapshotAttachment> build_indices(Session& session, const IngestOptions& options) {
@@ -210,7 +233,10 @@ void keep_checkpoints(offload::SnapshotWriter& writer, const ModelSource& source
 IngestResult begin_reading(const ModelSource& source, offload::Arena& arena, const ContextFile::Place& place,
                            const std::vector<std::int32_t>& tokens, const IngestOptions& options,
                            const PrefillProgress& progress) {
-  cluster::together(*place.ranks, [&] { announce(source, options, tokens, nullptr); });
+  cluster::together(*place.ranks, [&] {
+    announce(source, options, tokens, nullptr);
+    require_disk(source, options, tokens, nullptr, place.path);
+  });
   SessionOptions reading = options.session;
   ColumnChoice choice;
   const Clock::time_point start = Clock::now();
@@ -220,15 +246,24 @@ IngestResult begin_reading(const ModelSource& source, offload::Arena& arena, con
                         : Session(source.model, arena, reading);
   const double seconds = seconds_since(start);
   begin_indices(session, nullptr, options);
-  ContextFile file = ContextFile::create(place, describe_context(source, reading, options.checkpoints));
-  file.writer().keep(kept_checkpoints(source.model.config(), options.checkpoints));
   const std::int64_t chosen_by = session.tokens();
-  if (choice.recall) {
-    const offload::SnapshotAttachment recall{std::string(column_recall_name), save_column_recall(*choice.recall)};
-    file.checkpoint(session, std::span(tokens).first(static_cast<std::size_t>(chosen_by)), {&recall, 1});
+  const auto read_into = [&](ContextFile file) {
+    file.writer().keep(kept_checkpoints(source.model.config(), options.checkpoints));
+    if (choice.recall) {
+      const offload::SnapshotAttachment recall{std::string(column_recall_name), save_column_recall(*choice.recall)};
+      file.checkpoint(session, std::span(tokens).first(static_cast<std::size_t>(chosen_by)), {&recall, 1});
+    }
+    const Run run{tokens, options, progress, place.path};
+    return read_on(std::move(file), std::move(session), run, options.session.chunk_tokens);
+  };
+  ContextFile file = ContextFile::create(place, describe_context(source, reading, options.checkpoints));
+  IngestResult result;
+  try {
+    result = read_into(std::move(file));
+  } catch (const Error&) {
+    ContextFile::drop_empty_part(place);
+    throw;
   }
-  const Run run{tokens, options, progress, place.path};
-  IngestResult result = read_on(std::move(file), std::move(session), run, options.session.chunk_tokens);
   if (!choice.recall) return result;
   result.resumed_from -= chosen_by;
   result.read += chosen_by;
@@ -243,6 +278,7 @@ IngestResult go_on_reading(const ModelSource& source, offload::Arena& arena, Con
   SessionOptions reading;
   cluster::together(options.session.peers(), [&] {
     announce(source, options, tokens, &snapshot);
+    require_disk(source, options, tokens, &snapshot, file.path());
     keep_checkpoints(file.writer(), source, snapshot, options);
     reading = as_read(snapshot, options.session);
   });

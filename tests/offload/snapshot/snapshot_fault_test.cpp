@@ -19,6 +19,11 @@ namespace {
 using test::bytes_of;
 using test::refuses;
 
+// Returns what a message says of a checkpoint at so many tokens.
+std::string kept(std::int64_t tokens) {
+  return tokens == 0 ? "nothing was saved" : fmt::format("the checkpoint at {} tokens is kept", tokens);
+}
+
 TEST_F(SnapshotFaultTest, AFullDiskKeepsTheLastCheckpointAndTheSameCommandGoesOnOnceThereIsRoom) {
   struct Limit {  // of the size of this process' files, put back at the end
     Limit() {
@@ -55,7 +60,7 @@ TEST_F(SnapshotFaultTest, AFullDiskKeepsTheLastCheckpointAndTheSameCommandGoesOn
     ++full;
     EXPECT_NE(message.find(part_.string()), std::string::npos) << message;
     EXPECT_NE(message.find("File too large"), std::string::npos) << message;
-    EXPECT_NE(message.find(fmt::format("the checkpoint at {} tokens is kept", saved)), std::string::npos) << message;
+    EXPECT_NE(message.find(kept(saved)), std::string::npos) << message;
     EXPECT_NE(message.find("free space"), std::string::npos) << message;
     EXPECT_EQ(expect_whole(part_), saved);
     complete(SnapshotWriter::open_to_append(part_, without_sync()));
@@ -116,9 +121,7 @@ TEST_F(SnapshotFaultTest, ADiskThatFailsAtAnyWriteOrSyncKeepsACheckpoint) {
         EXPECT_GT(failing, 15);
         break;
       }
-      EXPECT_NE(message.find(fmt::format("the checkpoint at {} tokens is kept; check the disk", saved)),
-                std::string::npos)
-          << message;
+      EXPECT_NE(message.find(kept(saved) + "; check the disk"), std::string::npos) << message;
       // A slot whose sync fails may be on the disk all the same.
       const std::int64_t found = expect_whole(part_);
       EXPECT_TRUE(found == saved || (sync && found == std::min(kTokens, saved + kStep))) << found << " " << saved;

@@ -1,4 +1,8 @@
+#include <unistd.h>
+
+#include <cerrno>
 #include <fstream>
+#include <optional>
 #include <stdexcept>
 
 #include "offload/error.h"
@@ -26,6 +30,47 @@ TEST_F(IngestTest, ARunThatDiedBeforeItsFirstCheckpointCanBeRunAgain) {
   ASSERT_TRUE(std::filesystem::exists(folder.path() / "early.hay.part"));
   ingest(source, arena, text, path, options);
   EXPECT_EQ(digest(path), one_go());
+}
+
+// Counts the chunks, of which there are to be none.
+TEST_F(IngestTest, ADiskThatCannotHoldTheContextIsToldBeforeTheTextIsRead) {
+  const std::filesystem::path path = folder.path() / "full.hay", part = folder.path() / "full.hay.part";
+  const auto tokens = static_cast<std::int64_t>(tokenizer.encode_prompt(text).size());
+  const std::uint64_t least = least_saved_bytes(model.config(), options.session.cache, tokens, 48);
+  std::uint64_t free = least - 1;
+  options.calls.free_bytes = [&](const std::filesystem::path& where) {
+    EXPECT_TRUE(std::filesystem::equivalent(where, folder.path()));
+    return std::optional(free);
+  };
+  int chunks = 0;
+  const auto count = [&](std::int64_t, std::int64_t) { ++chunks; };
+  EXPECT_TRUE(test::refuses([&] { ingest(source, arena, text, path, options, count); },
+                            {"full.hay", "takes at least", "are free", "free space"}));
+  EXPECT_EQ(chunks, 0);
+  EXPECT_FALSE(std::filesystem::exists(part));
+  free = least;
+  const IngestResult made = ingest(source, arena, text, path, options);
+  EXPECT_GE(made.file_bytes, least);
+  EXPECT_LE(made.file_bytes, 2 * least) << "the bound says little";
+  free = 1;
+  EXPECT_TRUE(test::refuses([&] { append_to(source, arena, text + text, path, options, count); }, {"are free"}));
+  EXPECT_EQ(chunks, 0);
+}
+
+TEST_F(IngestTest, AFailureBeforeTheFirstCheckpointLeavesNothingBehind) {
+  const std::filesystem::path path = folder.path() / "full.hay", part = folder.path() / "full.hay.part";
+  int syncs = 0;
+  options.calls.sync = [&](int) { return ++syncs, 0; };
+  options.calls.write = [&](int descriptor, const void* data, std::size_t bytes, off_t offset) -> ssize_t {
+    if (syncs < 2) return ::pwrite(descriptor, data, bytes, offset);  // the file is there, without tokens
+    errno = ENOSPC;
+    return -1;
+  };
+  EXPECT_TRUE(test::refuses([&] { ingest(source, arena, text, path, options); },
+                            {"No space left on device", "nothing was saved", "free space"}));
+  EXPECT_EQ(syncs, 2);
+  EXPECT_FALSE(std::filesystem::exists(part));
+  EXPECT_FALSE(std::filesystem::exists(path));
 }
 
 TEST_F(IngestTest, AppendingTheRestEndsInTheSameContextBitForBit) {
