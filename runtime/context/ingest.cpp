@@ -11,6 +11,7 @@
 #include "runtime/context/context_file.h"
 #include "runtime/context/reading.h"
 #include "runtime/context/reading_note.h"
+#include "runtime/context/whole_file.h"
 #include "runtime/peers/agreement.h"
 
 namespace hayloft::runtime {
@@ -54,6 +55,26 @@ IngestResult was_there(ContextFile file, const offload::Snapshot& snapshot) {
 
 ContextFile::Place place_of(const std::filesystem::path& path, const IngestOptions& options) {
   return {path, &options.session.peers(), options.calls};
+}
+
+bool has_attachment(const offload::Snapshot& snapshot, const offload::SnapshotAttachment& attachment) {
+  try {
+    const auto saved = snapshot.attachment(attachment.name);
+    return saved && std::ranges::equal(*saved, attachment.bytes);
+  } catch (const Error&) {  // damaged
+    return false;
+  }
+}
+
+// Returns the attachments, and behind them what else the snapshot has beside it.
+std::vector<offload::SnapshotAttachment> with_those_of(const offload::Snapshot& snapshot,
+                                                       std::vector<offload::SnapshotAttachment> attachments) {
+  for (const std::string& name : snapshot.attachments()) {
+    if (std::ranges::find(attachments, name, &offload::SnapshotAttachment::name) != attachments.end()) continue;
+    const auto saved = snapshot.attachment(name);
+    attachments.push_back({name, {saved->begin(), saved->end()}});
+  }
+  return attachments;
 }
 
 // The whole of `tokens`, into PATH.part first, which goes on where an interrupted run left it.
@@ -171,7 +192,7 @@ IngestResult update(const ModelSource& source, offload::Arena& arena, std::strin
   return result;
 }
 
-void add_indices(const ModelSource& source, offload::Arena& arena, const std::filesystem::path& path,
+bool add_indices(const ModelSource& source, offload::Arena& arena, const std::filesystem::path& path,
                  const IngestOptions& options) {
   offload::SnapshotWriter writer = offload::SnapshotWriter::open_to_append(path);
   const offload::Snapshot snapshot = writer.snapshot();
@@ -192,9 +213,19 @@ void add_indices(const ModelSource& source, offload::Arena& arena, const std::fi
     }
     session.attach_method(*method);
   }
-  const std::vector<offload::SnapshotAttachment> built = build_indices(session, options);
-  save_checkpoint(writer, session, snapshot.tokens(), built, true);
+  std::vector<offload::SnapshotAttachment> built = build_indices(session, options);
+  if (std::ranges::all_of(built, [&](const auto& index) { return has_attachment(snapshot, index); })) return false;
+  const std::vector<std::int32_t> tokens = snapshot.tokens();
+  std::vector<offload::SnapshotAttachment> all = with_those_of(snapshot, built);
+  std::uint64_t beside = 0;
+  for (const offload::SnapshotAttachment& each : all) beside += each.bytes.size();
+  if (worth_compacting(writer, session, tokens, beside)) {
+    write_whole(path, snapshot.description(), session, tokens, all);
+    return true;
+  }
+  save_checkpoint(writer, session, tokens, built, true);
   writer.finish(path);
+  return true;
 }
 
 }  // namespace hayloft::runtime

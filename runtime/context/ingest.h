@@ -109,9 +109,9 @@ IngestResult update(const ModelSource& source, offload::Arena& arena, std::strin
                     const PrefillProgress& progress = {});
 
 // Builds what options.indices keep for a context that is there already and saves it with it; an index that was saved
-// before is taken on from where it ends, a damaged one made anew. Throws Error; what `indexing` throws leaves the
-// context as it was.
-void add_indices(const ModelSource& source, offload::Arena& arena, const std::filesystem::path& path,
+// before is taken on from where it ends, a damaged one made anew. False, and nothing is written, where the context has
+// all of them as they are. Throws Error; what `indexing` throws leaves the context as it was.
+bool add_indices(const ModelSource& source, offload::Arena& arena, const std::filesystem::path& path,
                  const IngestOptions& options);
 
 // Takes what the method keeps from the context, where it was saved with it; else it will be built when it is needed.

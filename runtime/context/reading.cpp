@@ -9,6 +9,7 @@
 #include "offload/error.h"
 #include "runtime/context/reading_note.h"
 #include "runtime/context/text_end.h"
+#include "runtime/context/whole_file.h"
 #include "runtime/peers/agreement.h"
 
 namespace hayloft::runtime {
@@ -19,23 +20,6 @@ void begin_indices(Session& session, const offload::Snapshot* snapshot, const In
   for (const auto& method : options.indices) {
     if (!snapshot || !restore_index(session, *snapshot, *method)) session.attach_method(*method);
   }
-}
-
-// Checkpoints leave areas of tails behind, which are most of the file of a short text. Whether writing the context once
-// more, whole, instead of its last checkpoint saves more than a third; no checkpoint before the last is to be kept
-// then.
-bool worth_compacting(const offload::SnapshotWriter& part, const Session& session,
-                      std::span<const std::int32_t> tokens) {
-  const offload::Snapshot written = part.snapshot();
-  const int noted = read_note(written.description().note, written.path().string()).checkpoints;
-  if (kept_checkpoints(session.config(), noted) > 1 || part.token_count() == 0) return false;
-  constexpr std::uint64_t little = 1 << 16;
-  std::uint64_t tails = 0;
-  for (int layer = 0; layer < session.config().layers; ++layer) {
-    tails += session.cache().tail(layer).rows.size() * sizeof(f16);
-  }
-  const std::uint64_t whole = session.cache().host_bytes() + tokens.size_bytes() + tails;
-  return part.file_bytes() + tails > whole * 3 / 2 + little;
 }
 
 // The inputs of one reading.
@@ -67,16 +51,11 @@ void finish(ContextFile file, Session& session, const Run& run, IngestResult& re
   // Ranks leave those areas where they are: a second file of each would be one more thing to agree on.
   if (!run.ranks().several() && file.anew() && worth_compacting(file.writer(), session, run.tokens)) {
     const offload::Snapshot grown = file.snapshot();
-    std::filesystem::path compact = run.path;
-    compact += ".saving";
     for (offload::SnapshotAttachment& index : build_indices(session, options)) beside.push_back(std::move(index));
     if (const auto recall = grown.attachment(column_recall_name)) {
       beside.push_back({std::string(column_recall_name), {recall->begin(), recall->end()}});
     }
-    auto whole = offload::SnapshotWriter::create(compact, grown.description(), true);
-    save_checkpoint(whole, session, run.tokens, beside, true);
-    result.file_bytes = whole.file_bytes();
-    whole.finish(run.path);
+    result.file_bytes = write_whole(run.path, grown.description(), session, run.tokens, beside);
     std::filesystem::remove(grown.path());
     return;
   }

@@ -46,13 +46,15 @@ class IndexCommand : public Command {
     runtime::IngestOptions options;
     options.indices = make_indices(indices_, environment.model->config().head_dim);
     options.indexing = index_progress(progress);
-    add_indices(source, *environment.arena, context_, options);
+    const bool added = add_indices(source, *environment.arena, context_, options);
     progress.reset();
     const offload::Snapshot made = offload::Snapshot::open(context_);
     for (const auto& method : options.indices) {
       const std::string name = method->state_key();
       note("{}: {}, {}\n", shown(context_), name, format_bytes(made.attachment(name)->size()));
     }
+    note("{}: {} in all{}\n", shown(context_), format_bytes(made.file_bytes()),
+         added ? "" : "; it had them already, and nothing was written");
   }
 
  private:

@@ -75,6 +75,36 @@ TEST_F(SavedIndexTest, IsAddedToAContextThatIsThereAndChangesNothingElse) {
   EXPECT_EQ(digest(path), expected);
 }
 
+// The context lies in its tails alone, which are not to be written again beside themselves.
+TEST_F(SavedIndexTest, AddingItMakesTheFileNoLargerThanItIs) {
+  const std::filesystem::path path = folder.path() / "short.hay";
+  options.session.cache.block_tokens = 1 << 15;
+  options.indices.clear();
+  ingest(source, arena, text, path, options);
+  const std::uint64_t before = std::filesystem::file_size(path);
+  const std::string contents = digest(path);
+  const std::vector<std::string> beside = offload::Snapshot::open(path).attachments();
+  ASSERT_FALSE(beside.empty()) << "the end of the text";
+  options.indices = {ann};
+  EXPECT_TRUE(add_indices(source, arena, path, options));
+  const std::uint64_t index = offload::Snapshot::open(path).attachment(ann->state_key())->size();
+  const std::uint64_t indexed = std::filesystem::file_size(path);
+  EXPECT_LE(indexed, before + index + (1 << 16));
+  EXPECT_EQ(digest(path), contents);
+  EXPECT_EQ(offload::Snapshot::open(path).attachments().size(), beside.size() + 1);
+  EXPECT_FALSE(add_indices(source, arena, path, options)) << "it is there already";
+  EXPECT_EQ(std::filesystem::file_size(path), indexed);
+}
+
+TEST_F(SavedIndexTest, AnIndexThatIsThereIsNotWrittenAgain) {
+  const std::filesystem::path path = folder.path() / "indexed.hay";
+  ingest(source, arena, text, path, options);
+  const std::uint64_t bytes = std::filesystem::file_size(path);
+  EXPECT_FALSE(add_indices(source, arena, path, options));
+  EXPECT_EQ(std::filesystem::file_size(path), bytes);
+  EXPECT_EQ(indices(path), std::vector<std::string>{ann->state_key()});
+}
+
 TEST_F(SavedIndexTest, GoesOnWithWhatIsAppended) {
   const std::filesystem::path path = folder.path() / "grown.hay";
   ingest(source, arena, text, path, options);
