@@ -81,6 +81,19 @@ void SnapshotFile::refuse_damaged(const std::string& what) const {
   fail("{}: damaged: {}; make the context again or restore the file from a copy", path_.string(), what);
 }
 
+std::string SnapshotFile::damaged_slot(const SnapshotHeader& last) const {
+  for (const std::uint64_t slot : {0, 1}) {
+    std::vector<std::byte> bytes(snapshot_slot_bytes);
+    read(slot * snapshot_slot_bytes, bytes);
+    if (decode_slot(bytes).kind == SnapshotSlot::Kind::valid) continue;
+    // Nothing is there before the second checkpoint, nor of shards after one that was taken back.
+    const bool empty = std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{}; });
+    if (empty && (!last.complete || !last.description.shard.alone())) continue;
+    return fmt::format("{}: slot {} of the two of its header is damaged", path_.string(), slot);
+  }
+  return "";
+}
+
 SnapshotHeader SnapshotFile::newest_header() const {
   const std::uint64_t size = bytes();
   std::vector<std::byte> header(snapshot_header_bytes);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "offload/snapshot/format.h"
 
@@ -37,6 +38,9 @@ class SnapshotFile {
   SnapshotState last_checkpoint() const;
   // The one before, as long as the next has not been begun; none else.
   std::optional<SnapshotState> checkpoint_before(const SnapshotHeader& last) const;
+
+  // Snapshot::damaged_slot(), of a file with this last checkpoint.
+  std::string damaged_slot(const SnapshotHeader& last) const;
 
   [[noreturn]] void refuse_damaged(const std::string& what) const;
 

@@ -60,6 +60,12 @@ const SnapshotDescription& Snapshot::description() const {
 bool Snapshot::complete() const {
   return state_->header.complete;
 }
+std::string Snapshot::damaged_slot() const {
+  for (const auto& shard : shards_) {
+    if (std::string damaged = shard ? shard->damaged_slot() : ""; !damaged.empty()) return damaged;
+  }
+  return shards_.empty() ? file_->damaged_slot(state_->header) : "";
+}
 std::int64_t Snapshot::token_count() const {
   return state_->header.tokens;
 }

@@ -115,6 +115,9 @@ class Snapshot {
   const std::filesystem::path& path() const;
   const SnapshotDescription& description() const;
   bool complete() const;
+  // Says where one of the two slots of a file's header is damaged, and the other, which says the same or is older, is
+  // read: whoever damages that one, too, loses the context. Empty where both are sound.
+  std::string damaged_slot() const;
   std::int64_t token_count() const;      // as of the last checkpoint
   std::int64_t finished_tokens() const;  // as of the last time it was complete: where an interrupted append began
   std::int64_t cached_tokens() const;    // those that have K and V here: where all tails end. Others are yet to be read

@@ -6,6 +6,7 @@
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/process/interrupt.h"
+#include "examples/hayloft/process/messages.h"
 #include "examples/hayloft/process/text_output.h"
 #include "offload/error.h"
 #include "offload/progress.h"
@@ -81,6 +82,13 @@ class InspectCommand : public Command {
     if (verify_) {
       snapshot.verify(progress("verify"));
       report["verified"] = true;
+      if (const std::string damaged = snapshot.damaged_slot(); !damaged.empty()) {
+        report["damaged_slot"] = damaged;
+        note(
+            "warning: {}; the other is whole, and so is the context, but nothing stands in for that one: keep a copy "
+            "and check the disk\n",
+            visible(damaged, Lines::joined));
+      }
       report["content_digest"] = snapshot.content_digest(progress("digest"));
     }
     if (json.wanted()) json.write(json_document(report));

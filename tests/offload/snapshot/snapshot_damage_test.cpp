@@ -1,5 +1,6 @@
 // Tests what may have become of a saved context since it was written: every byte changed, every length cut, and headers
 // that someone made up.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -82,6 +83,22 @@ class SnapshotDamageTest : public ::testing::Test {
   SnapshotState state_;
   std::string digest_;
 };
+
+TEST_F(SnapshotDamageTest, ADamagedSlotOfTheHeaderIsToldThoughTheOtherIsRead) {
+  EXPECT_EQ(opened(image_).damaged_slot(), "");
+  for (const std::size_t slot : {0u, 1u}) {
+    for (const std::size_t byte : {0u, 40u}) {
+      const Snapshot snapshot = opened(flipped(image_, slot * snapshot_slot_bytes + byte));
+      snapshot.verify();
+      EXPECT_EQ(snapshot.content_digest(), digest_);
+      const std::string told = snapshot.damaged_slot();
+      EXPECT_NE(told.find(fmt::format("slot {} ", slot)), std::string::npos) << told;
+    }
+    std::string emptied = image_;
+    emptied.replace(slot * snapshot_slot_bytes, snapshot_slot_bytes, std::string(snapshot_slot_bytes, '\0'));
+    EXPECT_NE(opened(emptied).damaged_slot(), "") << slot;
+  }
+}
 
 TEST_F(SnapshotDamageTest, DamageToOneHeaderSlotCostsAFinishedContextNothing) {
   for (std::size_t byte = 0; byte < snapshot_header_bytes; byte += byte % snapshot_slot_bytes < 400 ? 1 : 97) {
