@@ -317,9 +317,14 @@ MachineProfile parse_profile(const std::string& text) {
 }
 
 void write_profile(const MachineProfile& profile, const std::filesystem::path& path) {
+  require_profile_writable(path);
+  offload::write_file(path, profile_json(profile));
+}
+
+void require_profile_writable(const std::filesystem::path& path) {
   std::error_code error;
   if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
-  offload::write_file(path, profile_json(profile));  // says what is wrong with the folder, if anything
+  offload::require_writable(path);  // says what is wrong with the folder, if anything
 }
 
 std::optional<MachineProfile> find_profile(const std::filesystem::path& given) {

@@ -140,6 +140,8 @@ MachineProfile parse_profile(const std::string& text);  // of what profile_json(
 MachineProfile read_profile(const std::filesystem::path& path);
 // Whole or not at all, in a folder that is made if need be. Throws Error.
 void write_profile(const MachineProfile& profile, const std::filesystem::path& path);
+// Throws what that would throw at its start, before minutes of measuring; makes the folder as it does.
+void require_profile_writable(const std::filesystem::path& path);
 
 // The profile at `given`; when that is empty, the one that hayloft link keeps at default_profile_path(), nothing when
 // there is none. Throws Error on one that cannot be read.

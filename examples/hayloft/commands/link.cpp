@@ -75,7 +75,7 @@ class LinkCommand : public Command {
     common(app, Section::task, {"--seconds", "--footprint", "--tests", "--list-tests"});
     advanced(app, Section::task, {"--link-footprint"});
     common(app, Section::device, {"--profile"});
-    advanced(app, Section::output, {"--format"});
+    common(app, Section::output, {"--format"});
   }
 
   void check() override {
@@ -97,7 +97,11 @@ class LinkCommand : public Command {
     if (!options_.tests.empty() || !link_options_.tests.empty()) return measure_some(json);
     const std::filesystem::path path =
         profile_.empty() ? runtime::plan::default_profile_path() : std::filesystem::path(profile_);
-    if (!profile_.empty()) offload::require_writable(path);
+    if (profile_.empty()) {
+      runtime::plan::require_profile_writable(path);
+    } else {
+      offload::require_writable(path);  // whose folder may be a slip of the hand
+    }
 
     options_.version = HAYLOFT_VERSION;
     std::optional<Environment> environment(std::in_place, machine_);
