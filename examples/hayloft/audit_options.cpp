@@ -25,6 +25,9 @@ runtime::AuditOptions& audit_of(AuditChoices& choices) {
 void AuditChoices::check() {
   if (audit) runtime::check_audit(*audit);
   if (fidelity) runtime::check_fidelity(*fidelity);
+}
+
+void AuditChoices::check_files() const {
   TextOutput(run).check();
   TextOutput(json).check();
   TextOutput(stats).check();

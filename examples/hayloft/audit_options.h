@@ -27,8 +27,8 @@ struct AuditChoices {
   std::string json;   // where the audit's figures go; empty: nowhere
   std::string stats;  // where the attention statistics go: a table where it ends in .md, else JSON; empty: nowhere
 
-  // Throws Error when a file cannot be written.
-  void check();
+  void check();              // throws Error on what is out of range
+  void check_files() const;  // throws Error where one of them cannot be written
 };
 void add_audit_options(CLI::App& app, AuditChoices& choices);
 void add_statement_option(CLI::App& app, AuditChoices& choices);  // --json, which every command has behind --verbose

@@ -54,9 +54,11 @@ std::string how_found(const runtime::serve::AnswerAudit& audit) {
 
 void QuoteChoices::check() const {
   if (quotes < 0 || quotes > kMostQuotes) fail("--quotes {}: must be 1 to {}", quotes, kMostQuotes);
-  if (plot.empty()) return;
-  runtime::eval::check_picture(plot);
-  offload::require_writable(plot);
+  if (!plot.empty()) runtime::eval::check_picture(plot);
+}
+
+void QuoteChoices::check_files() const {
+  if (!plot.empty()) offload::require_writable(plot);
 }
 
 void add_quote_options(CLI::App& app, QuoteChoices& choices) {
@@ -75,7 +77,7 @@ void add_quote_options(CLI::App& app, QuoteChoices& choices) {
       ->take_last();
   app.add_option("--plot", choices.plot, "Draw these maps, as SVG")->type_name("FILE")->take_last();
   common(app, Section::audit, {"--quotes"});
-  advanced(app, Section::output, {"--plot"});
+  common(app, Section::output, {"--plot"});
 }
 
 QuotedAnswers::QuotedAnswers(const Environment& environment, const QuoteChoices& choices,

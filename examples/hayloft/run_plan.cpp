@@ -6,6 +6,7 @@
 #include "examples/hayloft/process/ranks.h"
 #include "examples/hayloft/saved_context.h"
 #include "offload/error.h"
+#include "offload/text/format.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/decode/load_tokenizer.h"
 #include "runtime/plan/expert_division.h"
@@ -68,7 +69,8 @@ void place_experts(const Environment& environment, const std::optional<runtime::
     request.expert_rates = runtime::plan::expert_rates(profile ? &*profile : nullptr);
     if (!over_ranks()) environment.model->place_experts(runtime::plan::placed_experts(request));
     say_experts(environment);
-    note_experts_unheld(environment.experts_held, environment.model->expert_placement().place);
+    note_experts_unheld(environment.experts_held, environment.model->config(),
+                        environment.model->expert_placement().place);
   }
   request.placed_experts = environment.model->expert_placement();
 }
@@ -103,9 +105,22 @@ runtime::plan::Plan announce_plan(const Environment& environment, const PlannedR
   return plan;
 }
 
+void note_length(const Environment& environment, const PlannedRun& run) {
+  const runtime::ModelConfig& config = environment.model->config();
+  const std::uint64_t budget = environment.arena->budget_bytes();
+  const std::int64_t longest = runtime::plan::longest_context(config, run.session.cache, budget);
+  if (run.tokens <= longest) return note_positions(config, run.tokens, run.model);
+  note(
+      "note: --ctx-size {}: {} of host memory hold keys and values of {} tokens, and longer requests are refused; "
+      "lower "
+      "it, or raise --host-memory\n",
+      run.tokens, format_bytes(budget), longest);
+}
+
 void divide_device(const Environment& environment, const PlannedRun& run) {
   if (environment.model->config().experts.count == 0) {
-    return note_experts_unheld(environment.experts_held, environment.model->expert_placement().place);
+    return note_experts_unheld(environment.experts_held, environment.model->config(),
+                               environment.model->expert_placement().place);
   }
   runtime::plan::PlanRequest request = request_of(environment, run);
   place_experts(environment, environment.profile(), request);

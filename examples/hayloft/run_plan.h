@@ -31,6 +31,10 @@ void add_saved(const Environment& environment, const offload::Snapshot& snapshot
 runtime::plan::Plan announce_plan(const Environment& environment, const PlannedRun& run,
                                   const std::optional<runtime::plan::MachineProfile>& profile);
 
+// Says in a line on standard error what keeps a sequence of so many tokens from being answered, or answered well:
+// memory for keys and values, or what the model was made for.
+void note_length(const Environment& environment, const PlannedRun& run);
+
 // Divides the device's memory between experts, columns and rows by the run, unless another run has. Throws Error.
 void divide_device(const Environment& environment, const PlannedRun& run);
 

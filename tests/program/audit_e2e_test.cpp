@@ -150,7 +150,7 @@ TEST_F(AuditProgram, KeepsAFidelityAndSaysWhichWasMeasured) {
 TEST_F(AuditProgram, RefusesWhatIsNoShare) {
   EXPECT_TRUE(refused_with(generate({"--audit", "book.txt"}), 2, {"--audit book.txt", "share"}));
   EXPECT_TRUE(refused_with(generate({"--audit=2"}), 2, {"--audit 2", "share"}));
-  EXPECT_TRUE(refused_with(generate({"--audit-json", "/nowhere/audit.json"}), 2, {"/nowhere/audit.json"}));
+  EXPECT_TRUE(refused_with(generate({"--audit-json", "/nowhere/audit.json"}), 1, {"/nowhere/audit.json", "written"}));
 }
 
 TEST_F(AuditProgram, JsonSaysWhetherTheAnswerWasExact) {

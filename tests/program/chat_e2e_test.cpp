@@ -90,6 +90,17 @@ TEST_F(ChatTest, EndsAtExit) {
   EXPECT_EQ(chat("/exit\n", {}).out, "");
 }
 
+TEST_F(ChatTest, AWordBehindASlashIsNoMessage) {
+  const std::string alone = chat("hay\n", {"-n", "3"}).out;
+  const Outcome outcome = chat("/help\n/clear all\nhay\n", {"-n", "3"});
+  EXPECT_EQ(outcome.out, alone);
+  EXPECT_NE(outcome.err.find("\ncommands: /exit ends"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("/clear all: no command"), std::string::npos) << outcome.err;
+  for (const char* message : {" /clear\n", "/usr/bin is\n", "/\n"}) {
+    EXPECT_FALSE(chat(message, {"-n", "3"}).out.empty()) << message;
+  }
+}
+
 TEST_F(ChatTest, LinesMayEndAsOnWindowsAndBeginWithAMark) {
   const Outcome usual = chat("the hay is\nthe sky is\n/exit\nthe loft is\n", {"-n", "6"});
   EXPECT_EQ(usual.exit_code, 0) << usual.err;

@@ -77,6 +77,23 @@ TEST(Program, HelpOfEveryCommandFitsAScreenAndHasExamples) {
   }
 }
 
+TEST(Program, HelpShowsTheOptionsOfItsExamples) {
+  static const std::regex option("--[a-z][a-z0-9-]*");
+  for (const std::string& command : commands()) {
+    const std::string help = output_of({command, "--help"});
+    const std::size_t examples = help.find("Examples:\n");
+    const std::vector<std::string> shown = options_in(help.substr(0, examples));
+    for (const std::string& line : lines_of(help.substr(examples))) {
+      const std::size_t at = line.find("hayloft " + command + " ");
+      if (at == std::string::npos) continue;
+      const std::string example = line.substr(at, line.find(" && ", at) - at);
+      for (std::sregex_iterator each(example.begin(), example.end(), option), end; each != end; ++each) {
+        EXPECT_EQ(std::count(shown.begin(), shown.end(), each->str()), 1) << each->str() << " of: " << line;
+      }
+    }
+  }
+}
+
 TEST(Program, HelpAllShowsWhatHelpShowsAndTheRestOnce) {
   for (const std::string& command : commands()) {
     SCOPED_TRACE(command);

@@ -82,6 +82,10 @@ class AskCommand : public Command {
     machine_.head = drafts_ && drafts_->head;
     audit_.check();
     quote_choices_.check();
+    for (const std::string& question : questions_) {
+      if (question.find_first_not_of(" \t\r\n") != std::string::npos) continue;
+      fail("--prompt: the question is empty; write one, or leave --prompt out to type questions");
+    }
     runtime::Sampler sampler(sampling_);
     if (template_.empty()) return;
     if (template_.find(slot) == std::string::npos) fail("--template: {{}} must stand where the question goes");
@@ -137,6 +141,8 @@ class AskCommand : public Command {
 
   // Finds what this machine has for the run.
   void begin(const offload::Snapshot& snapshot, StartFacts& facts) {
+    audit_.check_files();
+    quote_choices_.check_files();
     directory_ = model_of(snapshot, model_);
     choose_form(directory_);
     environment_.emplace(machine_, directory_, rope_);

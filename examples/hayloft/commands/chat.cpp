@@ -26,6 +26,7 @@
 #include "offload/error.h"
 #include "offload/progress.h"
 #include "offload/snapshot/snapshot.h"
+#include "offload/text/visible.h"
 #include "runtime/chat/calls/answer_form.h"
 #include "runtime/chat/conversation.h"
 #include "runtime/context/column_choice.h"
@@ -37,7 +38,7 @@ namespace {
 
 constexpr const char* chat_examples = R"(Examples:
   hayloft chat -m smollm2.gguf
-      on a terminal: type messages; Ctrl-C stops an answer, /exit or Ctrl-D ends
+      on a terminal: type messages; Ctrl-C stops an answer, /exit or Ctrl-D ends, /help
   hayloft chat -m models/Llama-3.2-1B-Instruct --context book.hay --attn sparq
       about a book that hayloft ingest has read with that model
   printf 'What is hay?\nAnd straw?\n' | hayloft chat -m smollm2.gguf
@@ -126,6 +127,7 @@ class ChatCommand : public Command {
  private:
   // Finds what this machine has for the run.
   void begin(StartFacts& facts) {
+    audit_.check_files();
     directory_ = snapshot_ ? model_of(*snapshot_, model_) : std::filesystem::path(model_);
     template_.emplace(chosen_template(chat_, directory_));
     drawing_ = {sampling_for(*app_, sampling_, directory_, Recommended::all, machine_.verbose), predict_};
@@ -157,6 +159,15 @@ class ChatCommand : public Command {
     SharedLines input;
     for (std::string line; input.next(line) && line != exit_word;) {
       if (line.empty()) continue;
+      if (is_command(line)) {
+        note(
+            "{}commands: /exit ends, as Ctrl-D does; /help says this; Ctrl-C stops an answer; any other line is a "
+            "message\n",
+            line == "/help" ? ""
+                            : fmt::format("{}: no command, and not sent; with a space before it, it is; ",
+                                          visible(line.substr(0, 40), Lines::joined)));
+        continue;
+      }
       try {
         answer(environment, conversation, method, line);
       } catch (const Interrupted&) {
@@ -165,6 +176,13 @@ class ChatCommand : public Command {
         if (first_rank()) catch_interrupts();
       }
     }
+  }
+
+  // Returns whether a line is /WORD, with or without more behind it; /usr/bin begins a message.
+  static bool is_command(const std::string& line) {
+    const std::string_view word = std::string_view(line).substr(0, line.find(' '));
+    return word.size() > 1 && word[0] == '/' &&
+           std::ranges::all_of(word.substr(1), [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); });
   }
 
   void answer(const Environment& environment, runtime::Conversation& conversation, WatchedMethod& method,

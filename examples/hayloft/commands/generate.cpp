@@ -136,6 +136,7 @@ class GenerateCommand : public Command {
  private:
   // Finds what this machine has for the run.
   void begin(StartFacts& facts) {
+    audit_.check_files();
     runtime::GuardedText prompt{file_.empty() || file_ == "-" ? prompt_ : read_text("--file", file_), ""};
     directory_ = snapshot_ ? model_of(*snapshot_, model_) : std::filesystem::path(model_);
     std::optional<runtime::ChatTemplate> chat;

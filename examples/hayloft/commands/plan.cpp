@@ -69,7 +69,8 @@ class PlanCommand : public Command {
         "With --shape, -m DIR/config.json or a model that is planned alone: what the matrices are, as GGUF names it: "
         "Q4_K ... [F16]");
     common(app, Section::model, {"--shape"});
-    advanced(app, Section::model, {"--hidden", "--intermediate", "--vocab", "--weight-type"});
+    advanced(app, Section::model, {"--hidden", "--intermediate", "--vocab"});
+    common(app, Section::model, {"--weight-type"});
     add_context_lengths_option(app, lengths_);
     add_attention_options(app, attention_, {"dense", "sparq", "topk", "window"});
     add_prefill_options(app, request_.session);
@@ -182,7 +183,7 @@ class PlanCommand : public Command {
       misfits_ = misfits_ || !plan.shortfall.empty();
       if (!plan.shortfall.empty()) plan.remedy = runtime::plan::remedy(request_, other_weights_);
       if (plans.size() == 1) {
-        note_experts_unheld(request_.experts_held,
+        note_experts_unheld(request_.experts_held, request_.config,
                             plan.experts ? plan.experts->placement.place : runtime::ExpertPlace::device);
       }
       if (!json.to_stdout()) print((plans.size() > 1 ? "\n" : "") + runtime::plan::plan_table(plans.back()));

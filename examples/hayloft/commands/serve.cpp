@@ -146,6 +146,7 @@ class ServeCommand : public Command {
     agree_on_rates({&method_, 1}, *environment_);
     hold_to_least_memory();
     const Environment& environment = *environment_;
+    if (engine_.longest > 0) note_length(environment, {model_, engine_.session, {}, engine_.longest});
     divide_device(environment, {.model = model_,
                                 .session = engine_.session,
                                 .methods = {method_},

@@ -162,9 +162,11 @@ runtime::ExpertsHeld experts_held(const MachineOptions& options, const runtime::
   return runtime::plan::read_experts_held(options.experts_held, config.experts.count);
 }
 
-void note_experts_unheld(const runtime::ExpertsHeld& held, runtime::ExpertPlace place) {
+void note_experts_unheld(const runtime::ExpertsHeld& held, const runtime::ModelConfig& config,
+                         runtime::ExpertPlace place) {
   if (held.experts == 0 || place == runtime::ExpertPlace::link) return;
-  note("note: --experts-held has no effect: no experts come over a link by this plan\n");
+  note("note: --experts-held has no effect: {}\n",
+       config.experts.count == 0 ? "the model has no experts" : "no experts come over a link by this plan");
 }
 
 void say_experts(const Environment& environment) {

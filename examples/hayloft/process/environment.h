@@ -78,8 +78,9 @@ bool say_idle_gpu(const gpu::NoDevice& why);
 
 // Returns what --experts-held says of the experts of a model; nothing where it was not given. Throws Error.
 runtime::ExpertsHeld experts_held(const MachineOptions& options, const runtime::ModelConfig& config);
-// Says in a line on standard error that --experts-held was given for nothing, where it was.
-void note_experts_unheld(const runtime::ExpertsHeld& held, runtime::ExpertPlace place);
+// Says in a line on standard error that --experts-held was given for nothing, where it was, and why.
+void note_experts_unheld(const runtime::ExpertsHeld& held, const runtime::ModelConfig& config,
+                         runtime::ExpertPlace place);
 
 // Says in lines on standard error where experts are that lie in the machine's memory: a note where nobody asked for
 // that, and more with -v.

@@ -32,6 +32,9 @@ std::string text_with_needles(Filler& filler, const std::vector<Needle>& needles
 }  // namespace
 
 std::vector<Needle> make_needles(int depths, int digits, std::mt19937_64& random) {
+  if (depths > needle_keys() / 2) {  // they are drawn until they differ
+    fail("--depths {}: there are names for {} needles at most", depths, needle_keys() / 2);
+  }
   std::vector<Needle> needles;
   std::set<std::string> keys;
   while (static_cast<int>(needles.size()) < depths) {

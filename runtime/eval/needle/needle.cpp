@@ -9,6 +9,7 @@ namespace {
 
 constexpr int needle_digits = 6;
 constexpr int answer_tokens = 12;      // at most: one digit a token, a space, and what ends the number
+constexpr int needle_tokens = 8;       // its words and digits, at least
 constexpr int smallest_context = 256;  // tokens: room for the opening and a needle
 
 void check(const Model& model, const offload::Arena& arena, const NeedleOptions& options) {
@@ -16,6 +17,10 @@ void check(const Model& model, const offload::Arena& arena, const NeedleOptions&
   if (options.depths < 1) fail("--depths {}: at least one needle is needed", options.depths);
   for (const std::int64_t length : options.ctx_sizes) {
     if (length < smallest_context) fail("--ctx-size {}: needs at least {} tokens", length, smallest_context);
+    if (!options.one_needle && options.depths > length / needle_tokens) {
+      fail("--depths {}: {} tokens hold fewer than {} needles; ask for fewer, or a longer --ctx-size", options.depths,
+           length, length / needle_tokens);
+    }
     const std::uint64_t needed = host_bytes(model.config(), session_at(options.session, length).cache, length);
     const std::uint64_t left = arena.budget_bytes() - arena.used_bytes();
     if (needed > left) {

@@ -23,6 +23,11 @@ std::string needle_key(std::mt19937_64& random) {
   return fmt::format("{} {}", pick_line(words::adjectives, random), noun);
 }
 
+int needle_keys() {
+  const auto lines = [](std::string_view text) { return static_cast<int>(std::ranges::count(text, '\n')); };
+  return lines(words::nouns) * lines(words::adjectives);
+}
+
 std::string random_digits(std::mt19937_64& random, int digits) {
   assert(digits >= 1 && digits <= 18);
   std::uint64_t least = 1;
