@@ -13,12 +13,14 @@ def as_array(array, name):
         array = _from_dlpack(array) if hasattr(array, "__dlpack__") else np.asarray(array)
     if isinstance(array, tuple):
         return np.ascontiguousarray(array[0]), array[1]
+    if np.ma.is_masked(array):
+        raise TypeError(f"{name}: is a masked array, and what its mask hides would be attended to; pass what is left of it")
     dtype = _DTYPES.get(array.dtype.name)
     if dtype is None:
         raise TypeError(f"{name}: has dtype {array.dtype}; it must be one of {', '.join(_DTYPES)}")
     if dtype == "BF16":
         array = array.view(np.uint16)
-    return np.ascontiguousarray(array), dtype
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("=")), dtype  # whichever order its bytes had
 
 
 def _from_dlpack(array):

@@ -83,7 +83,7 @@ py::object search(const Machine& machine, const py::buffer& q, const std::string
     runtime::check_tensors(tensors);
     const auto query_heads = static_cast<int>(tensors.q.shape[1]);
     const std::int64_t query_elements = tensors.q.shape[1] * tensors.q.shape[2];
-    const std::vector<float> query = runtime::to_f32(tensors.q, "q");
+    const std::vector<float> query = runtime::finite_queries(tensors);
     const auto arena = machine.make_arena();
     const offload::Store store =
         make_store(tensors, *arena, {block_tokens, offload::ColumnFormat::f16}, machine.threads);

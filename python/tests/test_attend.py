@@ -45,6 +45,22 @@ def test_every_dtype_gives_the_same(machine, dtype):
     assert made.tobytes() == wanted.tobytes()
 
 
+def test_bytes_in_the_other_order_are_the_same_numbers(machine):
+    q, k, v = random_qkv()
+    wanted = hayloft.attend(q, k, v, machine=machine)
+    for order in "<>":
+        swapped = (x.astype(order + "f4") for x in (q, k, v))
+        assert hayloft.attend(*swapped, machine=machine).tobytes() == wanted.tobytes()
+
+
+def test_what_a_mask_hides_is_not_attended_to_unasked(machine):
+    q, k, v = random_qkv()
+    with pytest.raises(TypeError, match="k: is a masked array"):
+        hayloft.attend(q, np.ma.masked_array(k, k > 1), v, machine=machine)
+    unmasked = np.ma.masked_array(k)
+    assert hayloft.attend(q, unmasked, v, machine=machine).tobytes() == hayloft.attend(q, k, v, machine=machine).tobytes()
+
+
 def test_layouts_that_differ_are_copied(machine):
     q, k, v = random_qkv()
     turned = np.ascontiguousarray(k.transpose(1, 0, 2)).transpose(1, 0, 2)
@@ -93,6 +109,10 @@ def test_search_finds_the_largest_products(machine):
     np.testing.assert_array_equal(grouped[0, 0], np.sort(np.argsort(-products)[:20]))
     with pytest.raises(hayloft.Error, match="501"):
         hayloft.search(q, k, 501, machine=machine)
+    for value, part in [(np.nan, "nan in query 1"), (1e38, "scale q down")]:
+        q[1, 2, 3] = value
+        with pytest.raises(hayloft.Error, match=part):
+            hayloft.search(q, k, 20, machine=machine)
 
 
 _TYPES = {"F32": np.float32, "I32": np.int32, "F16": np.float16, "I64": np.int64}

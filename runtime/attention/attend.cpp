@@ -161,6 +161,15 @@ offload::Store make_store(const AttendTensors& input, offload::Arena& arena, con
   return store;
 }
 
+std::vector<float> finite_queries(const AttendTensors& tensors) {
+  std::vector<float> q = to_f32(tensors.q, name(tensors, "q"));
+  const std::int64_t elements = tensors.q.shape[1] * tensors.q.shape[2];
+  const auto bad = std::find_if_not(q.begin(), q.end(), [](float x) { return std::isfinite(x); });
+  if (bad != q.end()) fail("{} holds {} in query {}", name(tensors, "q"), *bad, (bad - q.begin()) / elements);
+  require_finite_scores(tensors, q);
+  return q;
+}
+
 AttendOutput attend(const AttendTensors& input, const MethodOptions& options, gpu::Backend& backend,
                     offload::Arena& arena, const AttendStore& how, const AttendProgress& progress) {
   check_tensors(input);
@@ -177,10 +186,7 @@ AttendOutput attend(const AttendTensors& input, const MethodOptions& options, gp
   output.window = method->window(output.tokens);
 
   const std::int64_t query_elements = static_cast<std::int64_t>(output.query_heads) * output.head_dim;
-  const std::vector<float> q = to_f32(input.q, 0, output.queries * query_elements, name(input, "q"));
-  const auto bad = std::find_if_not(q.begin(), q.end(), [](float x) { return std::isfinite(x); });
-  if (bad != q.end()) fail("{} holds {} in query {}", name(input, "q"), *bad, (bad - q.begin()) / query_elements);
-  require_finite_scores(input, q);
+  const std::vector<float> q = finite_queries(input);
 
   const offload::Store store = make_store(input, arena, how, backend.threads());
   gpu::CacheView cache;

@@ -58,8 +58,12 @@ void check_tensors(const AttendTensors& tensors);
 offload::Store make_store(const AttendTensors& tensors, offload::Arena& arena, const AttendStore& how,
                           const offload::Threads& threads);
 
-// Attends with each of the queries. Throws Error: what check_tensors() and make_store() refuse, NaN in q; and naming
-// the option: k above S, r above d.
+// Returns q, f32 [N][Hq][d]. Throws Error naming the query where an element is not finite, or so large that a score may
+// not be. The tensors have been checked.
+std::vector<float> finite_queries(const AttendTensors& tensors);
+
+// Attends with each of the queries. Throws Error: what check_tensors(), finite_queries() and make_store() refuse; and
+// naming the option: k above S, r above d.
 AttendOutput attend(const AttendTensors& tensors, const MethodOptions& options, gpu::Backend& backend,
                     offload::Arena& arena, const AttendStore& store, const AttendProgress& progress = {});
 
