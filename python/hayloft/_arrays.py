@@ -1,4 +1,6 @@
-"""Arrays of others as NumPy arrays, without a copy where that can be."""
+"""Arrays of others as NumPy arrays, without a copy where that can be; and lists of numbers."""
+
+import operator
 
 import numpy as np
 
@@ -21,6 +23,18 @@ def as_array(array, name):
     if dtype == "BF16":
         array = array.view(np.uint16)
     return np.ascontiguousarray(array, array.dtype.newbyteorder("=")), dtype  # whichever order its bytes had
+
+
+def token_ids(tokens):
+    """Ids of tokens as a list of int. Raises TypeError where they are no whole numbers, or bytes, which are a text."""
+    if isinstance(tokens, (bytes, bytearray, memoryview)):
+        raise TypeError(f"{type(tokens).__name__} are no ids of tokens; decode them to a str, or pass a list of ids")
+    return [operator.index(token) for token in (tokens.tolist() if hasattr(tokens, "tolist") else tokens)]
+
+
+def numbers(one_or_several):
+    """A whole number, or several, as a list of int."""
+    return [operator.index(number) for number in ([one_or_several] if np.ndim(one_or_several) == 0 else one_or_several)]
 
 
 def _from_dlpack(array):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from ._arrays import as_array
+from ._arrays import as_array, token_ids
 from ._machine import default_machine
 from ._model import Model
 
@@ -21,7 +21,7 @@ def save_context(past_key_values: Any, tokens: Any, model: Model | str | PathLik
     past_key_values: a cache of transformers, hayloft.transformers.Cache among them; or a list with (k, v) for each layer,
         [Hkv, S, d] or [1, Hkv, S, d], K rotated and normed as it is attended to. Sliding-window layers may hold the newest
         tokens alone.
-    tokens: ids of all tokens, S or more; those behind S are read when the context is opened.
+    tokens: ids of all tokens, [N] or [1, N], S or more; those behind S are read when the context is opened.
     model: what it is to be opened with: a Model, or the path of a folder or GGUF file.
     path: of the .hay file. It appears whole or not at all.
     block_tokens, columns, rows: of the store, as Session has them; those of a hayloft.transformers.Cache are its own.
@@ -29,7 +29,7 @@ def save_context(past_key_values: Any, tokens: Any, model: Model | str | PathLik
     K and V are rounded to 16 bits, or as `rows` says. Returns (tokens, of which have K and V). Raises Error when they do
     not fit the model.
     """
-    ids = [int(token) for token in np.asarray(tokens).reshape(-1)]
+    ids = token_ids(tokens[0] if np.ndim(tokens) == 2 and len(tokens) == 1 else tokens)
     model = fspath(getattr(model, "path", model))
     layers = getattr(past_key_values, "layers", past_key_values)
     opened = getattr(past_key_values, "_open", None)

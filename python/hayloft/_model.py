@@ -10,6 +10,7 @@ from os import PathLike, fspath
 import numpy as np
 
 from . import _core
+from ._arrays import token_ids
 from ._audit import Audit
 from ._counters import Counters
 from ._machine import default_machine
@@ -65,7 +66,7 @@ class Model:
 
     def decode(self, tokens: Iterable[int], *, special: bool = False, continued: bool = False) -> str:
         """The text of tokens; bytes that are no UTF-8 become U+FFFD."""
-        return self._open.decode(list(tokens), special, continued).decode("utf-8", errors="replace")
+        return self._open.decode(token_ids(tokens), special, continued).decode("utf-8", errors="replace")
 
     def chat(self, messages: str | list[str | dict], *, tools: list[dict] | None = None, add_generation_prompt: bool = True,
              **variables) -> str:
@@ -253,8 +254,8 @@ class Session:
 
     def _ids(self, prompt):
         if isinstance(prompt, str):
-            return self.model.encode(prompt, continued=len(self.tokens) > 0)
-        return [int(token) for token in prompt]
+            return self.model.encode(prompt, continued=len(self) > 0)
+        return token_ids(prompt)
 
 
 def _options(attn, prefill, chunk_tokens, block_tokens, columns, rows):

@@ -7,10 +7,10 @@ namespace hayloft::python {
 namespace {
 
 py::ssize_t bytes_of(const std::string& dtype) {
-  if (dtype == "F64") return 8;
+  if (dtype == "F64" || dtype == "I64") return 8;
   if (dtype == "F32" || dtype == "I32") return 4;
   if (dtype == "F16" || dtype == "BF16") return 2;
-  fail("dtype {}: must be F64, F32, F16, BF16 or I32", dtype);
+  fail("dtype {}: must be F64, F32, F16, BF16, I32 or I64", dtype);
 }
 
 bool contiguous(const py::buffer_info& info) {

@@ -21,8 +21,8 @@ namespace py = pybind11;
 // tensor may be read without.
 class ArrayView {
  public:
-  // dtype: F64, F32, F16 or BF16, the last over an array of 16-bit integers; I32. Throws Error naming the array when it
-  // is no such array or not contiguous.
+  // dtype: F64, F32, F16 or BF16, the last over an array of 16-bit integers; I32, I64. Throws Error naming the array
+  // when it is no such array or not contiguous.
   ArrayView(const py::buffer& array, const std::string& dtype, const char* name);
 
   const runtime::TensorView& tensor() const { return tensor_; }

@@ -121,17 +121,25 @@ class PythonMethod : public runtime::Method {
     return counters;
   }
 
-  // Checks what the function returned, [lists][n] with n at most plan.k, which becomes n; sorted.
+  // Checks what the function returned, [lists][n] with n at most plan.k, which becomes n; sorted. Whole numbers alone:
+  // 3.7 is no position, nor is a mask a list of them.
   std::vector<std::int32_t> positions(const py::object& result, runtime::SelectionPlan& plan) const {
-    const py::object array = py::module_::import("numpy").attr("ascontiguousarray")(result, "int32");
-    const ArrayView view(array, "I32", "the positions");
+    const py::module_ numpy = py::module_::import("numpy");
+    const py::object given = numpy.attr("asarray")(result);
+    const auto kind = given.attr("dtype").attr("kind").cast<std::string>();
+    if (kind != "i" && kind != "u" && given.attr("size").cast<std::int64_t>() > 0) {
+      fail("--attn {}: the function returned positions of dtype {}; they must be whole numbers", options().name,
+           py::str(given.attr("dtype")).cast<std::string>());
+    }
+    const py::object array = numpy.attr("ascontiguousarray")(given, "int64");
+    const ArrayView view(array, "I64", "the positions");
     const std::vector<std::int64_t>& shape = view.tensor().shape;
     if (shape.size() != 2 || shape[0] != plan.lists || shape[1] > plan.k) {
       fail("--attn {}: the function returned positions [{}]; they must be [{}, at most {}]", options().name,
            fmt::join(shape, ", "), plan.lists, plan.k);
     }
-    const std::span<const std::int32_t> values = view.values<std::int32_t>();
-    std::vector<std::int32_t> sorted(values.begin(), values.end());
+    const std::span<const std::int64_t> values = view.values<std::int64_t>();
+    std::vector<std::int64_t> sorted(values.begin(), values.end());
     plan.k = static_cast<int>(shape[1]);
     for (std::int64_t list = 0; list < shape[0]; ++list) {
       const auto begin = sorted.begin() + list * plan.k;
@@ -143,7 +151,7 @@ class PythonMethod : public runtime::Method {
       const auto twice = std::adjacent_find(begin, begin + plan.k);
       if (twice != begin + plan.k) fail("--attn {}: the function returned position {} twice", options().name, *twice);
     }
-    return sorted;
+    return {sorted.begin(), sorted.end()};
   }
 
   const py::function* select_;

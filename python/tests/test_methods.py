@@ -36,7 +36,9 @@ def test_what_it_returns_is_checked(machine):
     q, k, v = random_qkv()
     kept = []
     answers = {"few": lambda q, view: [[5, 3], [0, 299]], "beyond": lambda q, view: [[0, 300], [0, 1]],
-               "twice": lambda q, view: [[2, 2], [0, 1]], "flat": lambda q, view: [1, 2], "many": lambda q, view: [range(200)] * 2,
+               "twice": lambda q, view: [[2, 2], [0, 1]], "flat": lambda q, view: [1, 2],
+               "parts": lambda q, view: [[1.7, 2.9], [0.1, 5.5]], "mask": lambda q, view: np.array([[True, False], [False, True]]),
+               "far": lambda q, view: np.array([[2**32 + 1, 2], [0, 5]]), "none": lambda q, view: [[], []], "many": lambda q, view: [range(200)] * 2,
                "fails": lambda q, view: 1 / 0, "keeps": lambda q, view: kept.append(view) or [[1], [2]]}
     for name, function in answers.items():
         hayloft.method(name)(function)
@@ -44,9 +46,13 @@ def test_what_it_returns_is_checked(machine):
     assert made.positions[0, :, :2].tolist() == [[3, 5], [0, 299]] and (made.positions[:, :, 2:] == -1).all()
     for name, error, part in [("beyond", hayloft.Error, "300"), ("twice", hayloft.Error, "position 2 twice"),
                               ("flat", hayloft.Error, "at most"), ("many", hayloft.Error, "at most"),
-                              ("fails", ZeroDivisionError, "zero")]:
+                              ("fails", ZeroDivisionError, "zero"),
+                              ("parts", hayloft.Error, "float64; they must be whole numbers"),
+                              ("mask", hayloft.Error, "bool; they must be whole numbers"), ("far", hayloft.Error, "4294967297")]:
         with pytest.raises(error, match=part):
             hayloft.attend(q, k, v, f"{name}:k=40", machine=machine)
+    made = hayloft.attend(q, k, v, "none:k=40", details=True, machine=machine)
+    assert (made.positions == -1).all()
     hayloft.attend(q, k, v, "keeps:k=40", machine=machine)
     with pytest.raises(hayloft.Error, match="no longer"):
         kept[0].keys(0)

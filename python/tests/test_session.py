@@ -94,6 +94,19 @@ def test_what_was_generated_is_saved_too(model, tmp_path):
     assert list(opened.stream([drawn[-1]], 6)) == list(session.stream([drawn[-1]], 6))
 
 
+def test_ids_are_whole_numbers(model):
+    """What is none is refused: bytes would be read as the ids 0 to 255."""
+    for prompt in (b"The hay", bytearray(b"hay"), [1.0, 2.0], np.array([1.5]), ["1"], {"input_ids": [1]}, [[1, 2]]):
+        session = model.session()
+        for read in (session.append, session.score, lambda ids: session.generate(ids, 2), lambda ids: session.generate(ids, 2, draft="lookup")):
+            with pytest.raises(TypeError):
+                read(prompt)
+        assert len(session) == 0
+    with pytest.raises(TypeError, match="decode them to a str"):
+        model.decode(b"The hay")
+    assert model.session().append(np.array([1, 2])).append((3,)).append(iter([4])).tokens == [1, 2, 3, 4]
+
+
 def test_sampling_repeats(model):
     sampling = hayloft.Sampling(temperature=0.9, top_k=40, seed=7)
     one, two = (model.session().generate(PROMPT, 12, sampling=sampling) for _ in range(2))
