@@ -191,23 +191,31 @@ class Session:
     def stream(self, prompt: str | Iterable[int], max_tokens: int = 128, *, sampling: Sampling | None = None,
                stop_at_end: bool = True) -> Iterator[int]:
         """Generates, and yields each token as it is drawn. The last token of the prompt is decoded by the method; the one
-        before it and all others are read. What was yielded last is not in the session yet.
+        before it and all others are read. What was yielded last is not in the session yet: to go on from it, begin what
+        follows with it. Raises Error where the session has gone on otherwise before the next token is asked for.
 
         prompt: a text or ids, one at least.
+        max_tokens: 1 or more.
         stop_at_end: stops behind a token that ends a text or a turn, which is yielded as well.
         """
-        ids, ends = self._begin(prompt, stop_at_end)
+        ids, ends = self._begin(prompt, max_tokens, stop_at_end)
         sampler = _sampler(sampling)
         token = ids[-1]
+        length = len(self)
         for _ in range(max_tokens):
+            if len(self) != length:  # the token would stand behind what it does not follow
+                raise _core.Error(f"the session had {length} tokens when the stream paused and has {len(self)} now: "
+                                  "end a stream before anything else is read, or fork the session")
             token = self._session.next(token, sampler)
+            length = len(self)
             yield token
             if token in ends:
                 return
 
     def generate(self, prompt: str | Iterable[int], max_tokens: int = 128, *, sampling: Sampling | None = None,
                  stop_at_end: bool = True, draft: str | None = None) -> str:
-        """The text that stream() makes, without the token that ends it.
+        """The text that stream() makes, without the token that ends it. As there, the token drawn last, be it that one or
+        the last of the text, is not in the session.
 
         draft: "lookup", "self:sparq:r=8:k=256", "mtp" or "lookup,self", as `--draft` of the program. What comes next is drafted,
             and one pass of exact attention verifies all of the draft: the same text, sooner where drafts are accepted. For
@@ -215,7 +223,7 @@ class Session:
         """
         if draft is None:
             return "".join(self.stream_text(prompt, max_tokens, sampling=sampling, stop_at_end=stop_at_end))
-        ids, ends = self._begin(prompt, stop_at_end)
+        ids, ends = self._begin(prompt, max_tokens, stop_at_end)
         drawn, self.drafts = self._session.draft(ids[-1], _sampler(sampling), max_tokens, sorted(ends), draft)
         text = _core.TextStream(self.model._open, ids[-1])
         return "".join([*map(text.push, drawn), text.finish()])
@@ -239,12 +247,16 @@ class Session:
         """Another session that shares the context so far, without copying it."""
         return Session._of(self.model, self._session.fork())
 
+    __copy__ = fork  # an alias would go on with this one
+
     def save(self, path: str | PathLike, *, overwrite: bool = False) -> None:
         """Saves the context as a file (.hay) that any session of the same model opens. It appears whole or not at all."""
         self._session.save(fspath(path), overwrite)
 
-    def _begin(self, prompt, stop_at_end):
+    def _begin(self, prompt, max_tokens, stop_at_end):
         """Reads all of the prompt but its last token; returns its ids and the tokens that end an answer."""
+        if max_tokens < 1:
+            raise _core.Error(f"max_tokens {max_tokens}: must be 1 or more; append() reads a prompt and draws nothing")
         ids = self._ids(prompt)
         if not ids:
             raise _core.Error("the prompt is empty: there is nothing to go on from")

@@ -26,9 +26,9 @@ struct Options {
 };
 
 runtime::SessionOptions session_options(const Options& options) {
+  runtime::SessionOptions session;
   std::string words = "prefill=" + options.prefill;
   std::replace(words.begin(), words.end(), ':', ' ');
-  runtime::SessionOptions session;
   session.prefill = runtime::read_note("chunk_tokens=1 " + words, "prefill '" + options.prefill + "'").prefill;
   session.chunk_tokens = options.chunk_tokens;
   session.cache.block_tokens = options.block_tokens;
@@ -105,23 +105,23 @@ class OpenSession {
     try {
       session_.append(tokens, report);
     } catch (...) {
-      keep(tokens, session_.tokens() - before);
+      keep(std::span(tokens).first(static_cast<std::size_t>(session_.tokens() - before)));
       throw;
     }
-    keep(tokens, static_cast<std::int64_t>(tokens.size()));
+    keep(tokens);
   }
 
   std::vector<float> step(std::int32_t token) {
     const Use use(*this);
     std::vector<float> logits = session_.step(token);
-    tokens_.push_back(token);
+    keep({&token, 1});
     return logits;
   }
 
   std::int32_t next(std::int32_t token, runtime::Sampler& sampler) {
     const Use use(*this);
     const std::int32_t drawn = session_.next(token, sampler);
-    tokens_.push_back(token);
+    keep({&token, 1});
     return drawn;
   }
 
@@ -148,31 +148,35 @@ class OpenSession {
     runtime::Drafting drafting(options);
     drafting.read(tokens_);
     drafting.read({&token, 1});
-    tokens_.push_back(token);
     std::vector<std::int32_t> drawn;
     bool ended = false;
+    const auto keep_read = [&] {
+      std::vector<std::int32_t> made{token};
+      made.insert(made.end(), drawn.begin(), drawn.end());
+      made.resize(static_cast<std::size_t>(session_.tokens()) - tokens_.size());
+      keep(made);
+    };
     try {
       while (!ended && static_cast<int>(drawn.size()) < most) {
         check_signals();
         drafting.next(session_, sampler, most - static_cast<int>(drawn.size()), [&](std::int32_t next) {
           drawn.push_back(next);
-          tokens_.push_back(next);
           ended = std::ranges::find(ends, next) != ends.end();
           return !ended;
         });
       }
     } catch (...) {
-      tokens_.resize(static_cast<std::size_t>(session_.tokens()));
+      keep_read();
       throw;
     }
-    tokens_.resize(static_cast<std::size_t>(session_.tokens()));
+    keep_read();
     return {drawn, drafting.figures()};
   }
 
   std::vector<float> score(const std::vector<std::int32_t>& tokens) {
     const Use use(*this);
     std::vector<float> logits = session_.score(tokens);
-    keep(tokens, static_cast<std::int64_t>(tokens.size()));
+    keep(tokens);
     return logits;
   }
 
@@ -223,8 +227,10 @@ class OpenSession {
     std::unique_lock<std::mutex> lock;
   };
 
-  void keep(const std::vector<std::int32_t>& tokens, std::int64_t count) {
-    tokens_.insert(tokens_.end(), tokens.begin(), tokens.begin() + count);
+  // Notes tokens that have been read. Others may ask for the list meanwhile, which they do with the interpreter's lock.
+  void keep(std::span<const std::int32_t> tokens) {
+    const py::gil_scoped_acquire locked;
+    tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   }
 
   std::shared_ptr<OpenModel> model_;

@@ -1,5 +1,6 @@
 """Models and sessions, on the bundled model and on SmolLM2."""
 
+import copy
 import subprocess
 import threading
 
@@ -105,6 +106,37 @@ def test_ids_are_whole_numbers(model):
     with pytest.raises(TypeError, match="decode them to a str"):
         model.decode(b"The hay")
     assert model.session().append(np.array([1, 2])).append((3,)).append(iter([4])).tokens == [1, 2, 3, 4]
+
+
+def test_a_stream_does_not_go_on_behind_what_was_read_meanwhile(model):
+    session = model.session()
+    stream = session.stream(PROMPT, 6, stop_at_end=False)
+    drawn = [next(stream), next(stream)]
+    session.append([drawn[-1]])
+    with pytest.raises(hayloft.Error, match="end a stream before anything else is read"):
+        next(stream)
+    assert session.tokens == model.encode(PROMPT) + drawn
+    text = session.stream_text([28], 6, stop_at_end=False)
+    next(text)
+    session.fork().append([28])
+    assert len([*text]) > 0
+
+
+def test_at_least_one_token_is_drawn(model):
+    for most in (0, -3):
+        session = model.session()
+        for call in (session.generate, lambda *asked: list(session.stream(*asked)), lambda *asked: list(session.stream_text(*asked)),
+                     lambda *asked: session.generate(*asked, draft="lookup")):
+            with pytest.raises(hayloft.Error, match=f"max_tokens {most}: must be 1 or more"):
+                call(PROMPT, most)
+        assert len(session) == 0
+
+
+def test_a_copy_is_a_fork(model):
+    session = model.session().append(PROMPT)
+    twin = copy.copy(session)
+    session.append([28])
+    assert len(twin) == len(session) - 1
 
 
 def test_sampling_repeats(model):
