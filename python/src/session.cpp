@@ -5,6 +5,7 @@
 #include "python/src/audit.h"
 #include "python/src/bindings.h"
 #include "python/src/model.h"
+#include "python/src/prefill.h"
 #include "runtime/context/column_choice.h"
 #include "runtime/context/reading_note.h"
 #include "runtime/decode/drafting.h"
@@ -18,7 +19,7 @@ namespace {
 // Options as hayloft.Session has them.
 struct Options {
   std::string attn = "dense";
-  std::string prefill = "exact";  // "window:window=4096:sinks=4": the words of a saved context's note
+  std::string prefill = "exact";  // as read_prefill() reads it
   int chunk_tokens = 2048;
   int block_tokens = 4096;
   std::string columns = "f16";
@@ -27,9 +28,7 @@ struct Options {
 
 runtime::SessionOptions session_options(const Options& options) {
   runtime::SessionOptions session;
-  std::string words = "prefill=" + options.prefill;
-  std::replace(words.begin(), words.end(), ':', ' ');
-  session.prefill = runtime::read_note("chunk_tokens=1 " + words, "prefill '" + options.prefill + "'").prefill;
+  session.prefill = read_prefill(options.prefill);
   session.chunk_tokens = options.chunk_tokens;
   session.cache.block_tokens = options.block_tokens;
   session.cache.columns = column_format(options.columns);

@@ -183,7 +183,17 @@ def test_golden_models_open(machine):
 
 def test_bad_options_are_one_line(model):
     for options, part in [({"attn": "sparq:r=999"}, "999"), ({"prefill": "some"}, "some"), ({"columns": "f8"}, "f8"),
-                          ({"block_tokens": 17}, "17"), ({"chunk_tokens": 0}, "0")]:
+                          ({"block_tokens": 17}, "17"), ({"chunk_tokens": 0}, "0"),
+                          ({"prefill": "exact:window=5"}, "exact does not use 'window=5'"), ({"prefill": "exact window=5"}, "one of exact"),
+                          ({"prefill": "exact:products=int8"}, "products"), ({"prefill": "window:window=5"}, "window=4096:sinks=4"),
+                          ({"prefill": "sparse:density=0"}, "above 0"), ({"prefill": "sparse:mass=0.9:density=0.5"}, "takes one of"),
+                          ({"prefill": "sparse:mass=2"}, "out of range"), ({"prefill": "topk:k=4:k=5:window=9"}, "twice")]:
         with pytest.raises(hayloft.Error, match=part) as error:
             model.session(**options)
         assert "\n" not in str(error.value)
+
+
+def test_ways_to_read_a_prompt(model):
+    for prefill in ("exact", "window:window=64:sinks=4", "topk:k=8:window=64", "topk:k_share=0.01:window=64", "sparse:mass=0.98", "sparse:fidelity=0.97",
+                    "sparse:density=0.05"):
+        assert len(model.session(prefill=prefill).append(PROMPT)) == len(model.encode(PROMPT))
