@@ -24,7 +24,8 @@ struct Needle {
   }
 };
 
-// Under keys that differ, spread evenly from 0% to 100%; a single one at 50%.
+// Under keys that differ, spread evenly from 0% to 100%; a single one at 50%. Throws Error where there are not so many
+// keys.
 std::vector<Needle> make_needles(int depths, int digits, std::mt19937_64& random);
 
 // Exactly `length` tokens, begun with whatever the tokenizer puts before a text. Throws Error when they are too few for

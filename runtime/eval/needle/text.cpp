@@ -10,9 +10,13 @@
 namespace hayloft::runtime::eval {
 namespace {
 
+std::int64_t lines(std::string_view text) {
+  return std::count(text.begin(), text.end(), '\n');
+}
+
 std::string_view pick_line(std::string_view text, std::mt19937_64& random) {
-  const auto count = static_cast<std::uint64_t>(std::count(text.begin(), text.end(), '\n'));
-  for (std::uint64_t skip = draw(random, count); skip > 0; --skip) text.remove_prefix(text.find('\n') + 1);
+  for (std::uint64_t skip = draw(random, static_cast<std::uint64_t>(lines(text))); skip > 0; --skip)
+    text.remove_prefix(text.find('\n') + 1);
   return text.substr(0, text.find('\n'));
 }
 
@@ -23,9 +27,8 @@ std::string needle_key(std::mt19937_64& random) {
   return fmt::format("{} {}", pick_line(words::adjectives, random), noun);
 }
 
-int needle_keys() {
-  const auto lines = [](std::string_view text) { return static_cast<int>(std::ranges::count(text, '\n')); };
-  return lines(words::nouns) * lines(words::adjectives);
+std::int64_t needle_keys() {
+  return lines(words::adjectives) * lines(words::nouns);
 }
 
 std::string random_digits(std::mt19937_64& random, int digits) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <random>
 #include <string>
@@ -13,7 +14,7 @@
 namespace hayloft::runtime::eval {
 
 std::string needle_key(std::mt19937_64& random);                 // "brave harbor", from runtime/eval/needle/words
-int needle_keys();                                               // that there are
+std::int64_t needle_keys();                                      // how many there are
 std::string random_digits(std::mt19937_64& random, int digits);  // the first is not 0; digits in 1..18
 
 // "The special magic number for brave harbor is 482913.": `kind` is what is hidden, "number" or another noun.

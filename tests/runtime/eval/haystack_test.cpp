@@ -7,6 +7,7 @@
 #include <set>
 
 #include "offload/error.h"
+#include "runtime/eval/needle/context.h"
 
 namespace hayloft::runtime::eval {
 namespace {
@@ -56,6 +57,14 @@ TEST(Haystack, AMissingOrEmptyHaystackIsAnErrorThatNamesIt) {
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("--haystack /nowhere/at/all.txt"), std::string::npos) << error.what();
   }
+}
+
+// Keys are drawn until each needle has one of its own, so that more needles than keys would never be done.
+TEST(Haystack, MoreNeedlesThanThereAreKeysAreRefused) {
+  std::mt19937_64 random(1);
+  EXPECT_EQ(make_needles(3, 6, random).size(), 3u);
+  EXPECT_GT(needle_keys(), 400000);
+  EXPECT_THROW(make_needles(static_cast<int>(needle_keys()) + 1, 6, random), Error);
 }
 
 }  // namespace
