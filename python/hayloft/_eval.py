@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from os import PathLike, fspath
 
 from . import _core
+from ._arrays import numbers
 from ._model import Model
 
 
@@ -31,7 +32,7 @@ def eval(model: Model, task: str = "niah_single_1", ctx_size: int | Sequence[int
 
     Returns a list of rows, dicts as `hayloft eval --out` writes them (docs/eval.md); with attention, (rows, figures).
     """
-    lengths = [ctx_size] if isinstance(ctx_size, int) else list(ctx_size)
+    lengths = numbers(ctx_size)
     methods = [attn] if isinstance(attn, str) else list(attn)
     lines, figures = _core.evaluate(model._open, task, lengths, methods, samples, fspath(haystack), seed, needles, digits,
                                     chat, fidelity_steps, attention, block_tokens, columns, rows)

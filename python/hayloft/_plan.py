@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from os import PathLike, fspath
 
 from . import _core
+from ._arrays import numbers
 from ._machine import default_machine
 from ._model import Model
 
@@ -23,7 +24,7 @@ def plan(model: Model | str | PathLike | None = None, ctx_size: int | Sequence[i
     attn: a method, or several.
     Returns a dict for each length, as `hayloft plan --json` has them in its "plans" (docs/plan.md); bytes and milliseconds.
     """
-    lengths = [ctx_size] if isinstance(ctx_size, int) else list(ctx_size)
+    lengths = numbers(ctx_size)
     methods = [attn] if isinstance(attn, str) else list(attn)
     if (model is None) == (shape is None):
         raise _core.Error("plan needs a model or a shape, one of them")

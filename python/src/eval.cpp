@@ -36,6 +36,8 @@ py::tuple evaluate(const OpenModel& model, const std::string& name, const std::v
                    const std::vector<std::string>& methods, int samples, const std::string& haystack,
                    std::uint64_t seed, int needles, int digits, bool chat, int fidelity_steps, bool attention,
                    int block_tokens, const std::string& columns, const std::string& row_names) {
+  if (lengths.empty()) fail("ctx_size: name at least one length");
+  if (fidelity_steps < 0) fail("fidelity_steps {}: must be 0, which measures nothing, or more", fidelity_steps);
   std::vector<std::string> rows;
   eval::EvalOptions options;
   for (const std::string& method : methods) options.methods.push_back(runtime::parse_method(method, {}));

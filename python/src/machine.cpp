@@ -58,6 +58,7 @@ void bind_machine(py::module_& module) {
              options.memory_bytes = gpu_memory;
              options.column_cache_bytes = device_columns.value_or(gpu::column_cache_rest);
              options.row_cache_bytes = device_rows.value_or(gpu::row_cache_rest);
+             if (threads < 0) fail("threads {}: must be 0, as many as there are processors, or more", threads);
              return std::make_shared<Machine>(threads, device, host_memory, options, products_named(products));
            }),
            py::kw_only(), py::arg("threads") = 0, py::arg("device") = "auto", py::arg("host_memory") = 0,

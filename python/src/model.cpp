@@ -62,6 +62,7 @@ OpenModel::OpenModel(std::shared_ptr<Machine> on, const std::filesystem::path& f
       tokenizer(runtime::load_tokenizer(path)),
       model(path, *machine->backend, weight_form(weights), {}, expert_place(experts), head),
       arena(machine->make_arena()) {
+  if (positions < 0) fail("positions {}: must be 0, as many as the model was made for, or more", positions);
   if (positions > 0) model.expect_positions(positions);
 }
 

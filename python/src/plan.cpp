@@ -1,6 +1,7 @@
 #include "runtime/plan/plan.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 #include "python/src/bindings.h"
@@ -43,6 +44,8 @@ std::string plan(const Machine& machine, const std::string& model, const std::ve
   const bool applies = profile && profile->threads == request.threads && profile->device == machine.backend->name();
   std::vector<plans::Plan> all;
   for (const std::int64_t tokens : lengths) {
+    constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+    if (tokens < 1 || tokens > most) fail("ctx_size {}: must be between 1 and {}", tokens, most);
     request.tokens = tokens;
     all.push_back(plans::make_plan(request, applies ? &*profile : nullptr));
   }

@@ -88,5 +88,17 @@ def test_plans(machine):
     short, long = hayloft.plan(shape=(32, 32, 8, 128), ctx_size=[1 << 16, 1 << 20], attn="sparq", machine=machine)
     assert short["tokens"] == 1 << 16 and long["tokens"] == 1 << 20
     assert hayloft.plan(NEEDLE_MODEL, 4096, machine=machine)[0]["tokens"] == 4096
+    assert hayloft.plan(NEEDLE_MODEL, np.int64(4096), machine=machine)[0]["tokens"] == 4096
     with pytest.raises(hayloft.Error):
         hayloft.plan()
+    for tokens in (0, -5, 1 << 62):
+        with pytest.raises(hayloft.Error, match=f"ctx_size {tokens}: must be between 1"):
+            hayloft.plan(NEEDLE_MODEL, tokens, machine=machine)
+
+
+def test_an_evaluation_of_nothing_is_refused(machine):
+    model = hayloft.Model(NEEDLE_MODEL, machine=machine)
+    for asked, part in [({"ctx_size": []}, "ctx_size"), ({"needles": 0}, "at least one needle"),
+                        ({"needles": 10**6}, "too short for 1000000 needles"), ({"fidelity_steps": -1}, "fidelity_steps -1")]:
+        with pytest.raises(hayloft.Error, match=part):
+            hayloft.eval(model, "depths", **{"ctx_size": 1024, "attn": "dense", **asked})

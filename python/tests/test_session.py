@@ -197,3 +197,10 @@ def test_ways_to_read_a_prompt(model):
     for prefill in ("exact", "window:window=64:sinks=4", "topk:k=8:window=64", "topk:k_share=0.01:window=64", "sparse:mass=0.98", "sparse:fidelity=0.97",
                     "sparse:density=0.05"):
         assert len(model.session(prefill=prefill).append(PROMPT)) == len(model.encode(PROMPT))
+
+
+def test_numbers_below_zero_are_refused(model):
+    with pytest.raises(hayloft.Error, match="threads -1"):
+        hayloft.Machine(threads=-1, device="cpu")
+    with pytest.raises(hayloft.Error, match="positions -5"):
+        hayloft.Model(model.path, positions=-5)
