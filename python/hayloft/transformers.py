@@ -188,8 +188,20 @@ def _attention(method, module, query, key, value, attention_mask=None, *, dropou
     d = query.shape[-1]
     factor = 1.0 if scaling is None else float(scaling) * math.sqrt(d)
     q = _rows(query if abs(factor - 1) < 1e-9 else query * factor)
-    out = key.layer.attend(method, q, _rows(key.states), _rows(value.states))
-    return torch.from_numpy(out).to(query.device, query.dtype).unsqueeze(0), None
+    out = torch.from_numpy(key.layer.attend(method, q, _rows(key.states), _rows(value.states)))
+    return _WithoutGradient.apply(out.to(query.device, query.dtype).unsqueeze(0), query), None
+
+
+class _WithoutGradient(torch.autograd.Function):
+    """Hands on what was attended. A loss whose gradient goes through it is an error: it would be one without attention."""
+
+    @staticmethod
+    def forward(ctx, out, query):
+        return out
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        raise _core.Error('hayloft\'s attention has no gradient: it is for inference; set attn_implementation="sdpa" to train')
 
 
 def _require_no_weights(module, kwargs):

@@ -137,6 +137,18 @@ def masks_of(shown):
         yield as_numbers(shown, dtype, float("-inf"))
 
 
+def test_a_gradient_is_refused(machine):
+    """Not one that leaves out what goes through the attention."""
+    model = load(MODELS / "llama", "hayloft:dense")
+    ids = torch.tensor([[5, 6, 7, 8]])
+    made = model(ids, past_key_values=plug.Cache(model.config, machine=machine), use_cache=True).logits
+    with pytest.raises(hayloft.Error, match="has no gradient"):
+        made.sum().backward()
+    with torch.no_grad():
+        kept = model(ids, past_key_values=plug.Cache(model.config, machine=machine), use_cache=True).logits
+    assert torch.equal(kept, made)
+
+
 def test_a_4d_mask_that_hides_nothing_is_honoured(machine):
     model = load(MODELS / "llama")
     ids = torch.randint(3, model.config.vocab_size, (1, 20), generator=torch.Generator().manual_seed(1))
