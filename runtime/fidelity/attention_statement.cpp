@@ -76,6 +76,7 @@ std::string AttentionStatement::text(bool named) const {
     return fmt::format("approximate: every position attended to{}{}", named && steps > 0 ? ", " + by : "", rounded);
   }
   const std::string read = read_by(prompt) + rounded;
+  if (by.empty()) return "approximate: " + read.substr(2);  // behind a prompt, before the first step
   if (over_ranks) return fmt::format("approximate: {}{}", by, read);
   if (predicted.known() && 2 * predicted.steps > approximate_steps(methods)) {
     return fmt::format(

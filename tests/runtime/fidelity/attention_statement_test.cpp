@@ -51,6 +51,8 @@ TEST(AttentionStatement, NothingIsExactBehindAPromptThatWasNotReadExactly) {
   session.set_prefill({.kind = PrefillOptions::Kind::window, .window = 16});
   run.decode(session, "dense", 2);
   AttentionStatement statement;
+  statement.add_reading("window w=16 s=4");
+  EXPECT_EQ(statement.text(), "approximate: the prompt was read by window w=16 s=4") << "of no steps";
   statement.add(session);
   EXPECT_FALSE(statement.exact());
   EXPECT_EQ(statement.text().rfind("approximate: 100.0% of the positions", 0), 0u) << statement.text();
