@@ -23,9 +23,9 @@ def eval(model: Model, task: str = "niah_single_1", ctx_size: int | Sequence[int
     ctx_size: tokens of prompt and answer, a number or several.
     attn: a method, or several.
     samples: of the task at each length.
-    haystack: a text file or a folder of them; a generated text otherwise.
+    haystack: a text file or a folder of them; a generated text otherwise. Tasks that hide nothing in a text warn of it.
     digits: of a number that is hidden, 1 to 18; the bundled needle model knows six.
-    chat: whether prompts are written by the model's chat template.
+    chat: whether RULER's prompts are written by the model's chat template.
     fidelity_steps: over which recall, mass and output error of each answer are measured; 0: not at all.
     attention: whether to measure what the model's attention is like, as `hayloft eval --attention-stats` does.
     block_tokens, columns, rows: of the store; 0 chooses by the length.

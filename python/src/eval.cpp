@@ -16,6 +16,7 @@ std::unique_ptr<eval::EvalTask> make_task(const OpenModel& model, const std::str
                                           const std::string& haystack, std::uint64_t seed, int needles, int digits,
                                           bool chat) {
   if (name == "depths") {
+    if (chat) fail("chat: the task depths asks without a chat template; leave chat out, or take a task of RULER's");
     eval::DepthsOptions options;
     options.seed = seed;
     options.needles = needles;
@@ -38,6 +39,10 @@ py::tuple evaluate(const OpenModel& model, const std::string& name, const std::v
                    int block_tokens, const std::string& columns, const std::string& row_names) {
   if (lengths.empty()) fail("ctx_size: name at least one length");
   if (fidelity_steps < 0) fail("fidelity_steps {}: must be 0, which measures nothing, or more", fidelity_steps);
+  if (!haystack.empty() && name != "depths" && !eval::hides_in_text(name)) {
+    const std::string said = "haystack: has no effect: " + name + " does not read it";
+    if (PyErr_WarnEx(PyExc_RuntimeWarning, said.c_str(), 2) != 0) throw py::error_already_set();
+  }
   std::vector<std::string> rows;
   eval::EvalOptions options;
   for (const std::string& method : methods) options.methods.push_back(runtime::parse_method(method, {}));

@@ -102,3 +102,11 @@ def test_an_evaluation_of_nothing_is_refused(machine):
                         ({"needles": 10**6}, "too short for 1000000 needles"), ({"fidelity_steps": -1}, "fidelity_steps -1")]:
         with pytest.raises(hayloft.Error, match=part):
             hayloft.eval(model, "depths", **{"ctx_size": 1024, "attn": "dense", **asked})
+
+
+def test_what_a_task_does_not_use_is_said(machine):
+    model = hayloft.Model(NEEDLE_MODEL, machine=machine)
+    with pytest.raises(hayloft.Error, match="depths asks without a chat template"):
+        hayloft.eval(model, "depths", 1024, "dense", needles=1, chat=True)
+    with pytest.warns(RuntimeWarning, match="haystack: has no effect: niah_single_1"):
+        hayloft.eval(model, "niah_single_1", 1024, "dense", samples=1, digits=6, haystack=__file__)
