@@ -58,6 +58,7 @@ struct GeneratedToken {
   TokenChoice choice;              // without `logprobs` only the token is set
   std::string text;                // what can be shown now; text that may become a stop string is held back
   std::vector<TextRun> runs = {};  // the same with special tokens, where they are wanted
+  bool ends = false;               // it ends the answer and is no part of its text: told with `logprobs` alone
 };
 
 enum class FinishReason : std::uint8_t { stop, length };

@@ -196,8 +196,11 @@ std::optional<FinishReason> Job::take(std::int32_t token, TokenChoice choice) {
   ++usage_.completion_tokens;
   answer_.push_back(token);
   if (reasoning_) reasoning_->take(token);
-  if (ends(token)) return FinishReason::stop;
   choice.chosen.token = token;
+  if (ends(token)) {
+    if (request_.logprobs >= 0) listener_->generated({std::move(choice), {}, {}, /*ends=*/true});
+    return FinishReason::stop;
+  }
   GeneratedToken generated{std::move(choice), shown(token), {}};
   if (request_.runs) generated.runs = runs_of(token, generated.text);
   if (first_call_) {

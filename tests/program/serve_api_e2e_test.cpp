@@ -74,6 +74,24 @@ TEST(ServeApi, APromptOfOneTokenIsEchoedWithItsLogProbability) {
   EXPECT_TRUE(told["token_logprobs"][0].is_null());
 }
 
+// lm-eval takes the last of them off an echo, whatever it is: without one of its own the prompt would lose one.
+TEST(ServeApi, ATokenThatEndsACompletionHasItsLogProbability) {
+  Served server;
+  json body = greedy(json{5, 6, 7}, 1);
+  body["echo"] = true;
+  body["logprobs"] = 1;
+  body["logit_bias"] = json::object({{"0", 100}});  // the end of text
+  body["ignore_eos"] = false;
+  const json ended = server.completed(body);
+  EXPECT_EQ(ended["choices"][0]["finish_reason"], "stop");
+  const json& told = ended["choices"][0]["logprobs"];
+  for (const char* list : {"tokens", "token_logprobs", "top_logprobs", "text_offset"}) {
+    EXPECT_EQ(told[list].size(), 4u) << list << told;
+  }
+  EXPECT_EQ(told["tokens"][3], "<|end_of_text|>");
+  EXPECT_EQ(streamed(server, body), ended["choices"]);
+}
+
 TEST(ServeApi, SeveralAnswersReadTheirPromptOnce) {
   Served server;
   json body = greedy("the hay in the loft", 2);

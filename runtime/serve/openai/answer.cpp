@@ -152,6 +152,9 @@ void Answer::read(std::size_t index, const std::vector<AnswerPart>& parts, Piece
 }
 
 std::string Answer::generated(std::size_t index, const GeneratedToken& token) {
+  // Completions tell of it, as who scores a text behind it counts on as many entries as tokens; the tokens of a chat's
+  // message are its text.
+  if (token.ends && request_.style == Style::chat) return {};
   Piece piece;
   read(index, parts_of(choices_[index].reader.get(), token), piece);
   if (piece.text.empty() && piece.reasoning.empty() && piece.calls.empty() && !tells_tokens()) return {};
