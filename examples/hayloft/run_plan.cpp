@@ -112,8 +112,7 @@ void note_length(const Environment& environment, const PlannedRun& run) {
   if (run.tokens <= longest) return note_positions(config, run.tokens, run.model);
   note(
       "note: --ctx-size {}: {} of host memory hold keys and values of {} tokens, and longer requests are refused; "
-      "lower "
-      "it, or raise --host-memory\n",
+      "lower it, or raise --host-memory\n",
       run.tokens, format_bytes(budget), longest);
 }
 

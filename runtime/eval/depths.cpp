@@ -11,7 +11,8 @@ class Depths : public EvalTask {
       : tokenizer_(tokenizer), ctx_size_(ctx_size), answer_tokens_(options.answer_tokens) {
     std::mt19937_64 random(options.seed + static_cast<std::uint64_t>(ctx_size));
     if (options.needles < 1) fail("--depths {}: at least one needle is needed", options.needles);
-    if (options.needles > ctx_size) {  // before they are written out, which takes as long as there are needles
+    if (!options.only &&
+        options.needles > ctx_size) {  // before they are written out, which takes as long as there are needles
       fail("--ctx-size {}: too short for {} needles; use a longer context or fewer --depths", ctx_size,
            options.needles);
     }
