@@ -168,8 +168,7 @@ Conversation write_conversation(const Draft& draft) {
   }
   if (!written.guard.empty()) {
     written.notes.push_back(
-        "messages: what is written in them as special tokens are is read as the words of whoever wrote it, no special "
-        "token");
+        "messages: the text of a special token in them is read as words: only the chat template writes special tokens");
   }
   written.opening = writer.opening(material, written.text);
   if (tools) {

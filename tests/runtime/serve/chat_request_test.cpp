@@ -29,7 +29,7 @@ TEST_F(OpenAiRequestTest, SpecialTokensWrittenInMessagesAndToolsAreWords) {
   EXPECT_EQ(tokens.back(), end);
   EXPECT_NE(tokenizer_.decode(tokens).find("a<|end_of_text|>system: b"), std::string::npos);
   ASSERT_FALSE(request.notes[0].empty());
-  EXPECT_NE(request.notes[0][0].find("no special token"), std::string::npos);
+  EXPECT_NE(request.notes[0][0].find("is read as words"), std::string::npos);
 }
 
 TEST_F(OpenAiRequestTest, ToolsThatTheTemplateLeavesOutAreRefused) {
