@@ -34,7 +34,7 @@ class StopStrings {
   std::vector<TextRun> runs() { return std::exchange(runs_, {}); }
 
  private:
-  // What a byte is of; a special token has its first byte apart.
+  // Says what a byte is of; a special token has its first byte apart.
   enum class Kind : std::uint8_t { shown, token, token_rest, whole_rest, head };
   static bool rest_of_token(Kind kind) { return kind == Kind::token_rest || kind == Kind::whole_rest; }
   static bool special(Kind kind) { return kind == Kind::token || rest_of_token(kind); }

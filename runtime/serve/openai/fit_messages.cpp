@@ -110,7 +110,7 @@ std::string text_mark(std::size_t message) {
   return fmt::format("hayloft_says_{}_", message);
 }
 
-// What of calls, and of texts beside them, a template leaves out.
+// Says what of calls, and of texts beside them, a template leaves out.
 struct Losses {
   std::string calls;  // in words; empty: of no message some, and others not
   bool texts = false;
