@@ -14,10 +14,10 @@
 namespace hayloft::cli {
 
 struct QuoteChoices {
-  int quotes = 0;    // so many places are told; 0: none
-  std::string plot;  // where the maps are drawn; empty: nowhere
-  void check() const;
-  void check_files() const;  // throws Error when that cannot be written
+  int quotes = 0;            // so many places are told; 0: none
+  std::string plot;          // where the maps are drawn; empty: nowhere
+  void check() const;        // throws Error on what is out of range, or no picture
+  void check_files() const;  // throws Error when the maps cannot be written
   bool wanted() const { return quotes > 0 || !plot.empty(); }
 };
 void add_quote_options(CLI::App& app, QuoteChoices& choices);

@@ -103,7 +103,7 @@ TailSlots tail_after(const CacheOptions& options, std::int64_t window, std::int6
 std::uint64_t least_saved_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens,
                                 int chunk) {
   const std::int64_t whole = tokens / chunk * chunk;
-  // Where layers keep states, what is behind the last chunk is saved as ids alone.
+  // A context of layers that keep states has what is behind the last chunk as ids alone.
   const std::int64_t with_rows = config.count(LayerKind::recurrent) > 0 ? whole : tokens;
   const std::int64_t blocks = std::max<std::int64_t>(0, whole - options.window) / options.block_tokens;
   const auto rows = static_cast<std::uint64_t>(with_rows - blocks * options.block_tokens) *

@@ -8,6 +8,8 @@
 #include "runtime/chat/chat_template.h"
 #include "runtime/tokenizer/tokenizer.h"
 
+// Keeps special tokens that are written in other people's texts from being read as such. Functions here may be called
+// from any thread.
 namespace hayloft::runtime {
 
 // A prompt whose words hold `guard` inside what is written as special tokens are: Tokenizer::encode_prompt(text, guard)
@@ -23,7 +25,7 @@ struct GuardedText {
 // token's text.
 std::string guard_special_tokens(const Tokenizer& tokenizer, std::initializer_list<nlohmann::ordered_json*> parts);
 
-// Writes a conversation as ChatTemplate::render does, its messages guarded.
+// Writes a conversation as ChatTemplate::render does, its messages guarded. Throws what that throws.
 GuardedText render_guarded(const ChatTemplate& chat, const Tokenizer& tokenizer, std::span<const ChatMessage> messages);
 
 }  // namespace hayloft::runtime

@@ -17,7 +17,7 @@ bool worth_compacting(const offload::SnapshotWriter& file, const Session& sessio
                       std::uint64_t beside = 0);
 
 // Writes what the session has read of `tokens` to PATH.saving, which then takes the place of `path`: what is there is
-// as before until that moment, and after an error. Returns the bytes of the file.
+// as before until that moment, and after an error. Returns the bytes of the file. Throws Error as SnapshotWriter does.
 std::uint64_t write_whole(const std::filesystem::path& path, const offload::SnapshotDescription& description,
                           const Session& session, std::span<const std::int32_t> tokens,
                           std::span<const offload::SnapshotAttachment> attachments);

@@ -49,7 +49,8 @@ TEST_F(Mistaken, MoreNeedlesThanThereIsRoomOrNamesForAreRefused) {
   };
   const Outcome many = needle({"--depths", "1000000"});
   EXPECT_EQ(many.exit_code, 1);
-  EXPECT_TRUE(says(many, "--depths 1000000: 1024 tokens hold fewer than 128 needles")) << many.err;
+  EXPECT_TRUE(says(many, "--ctx-size 1024: too short for 1000000 needles; use a longer context or fewer --depths"))
+      << many.err;
   const Outcome nameless = needle({"--depths", "2000000000", "--one-needle"});
   EXPECT_EQ(nameless.exit_code, 1);
   EXPECT_TRUE(says(nameless, "--depths 2000000000: there are names for")) << nameless.err;

@@ -29,7 +29,16 @@ std::string text_with_needles(Filler& filler, const std::vector<Needle>& needles
   return text;
 }
 
+[[noreturn]] void refuse_length(std::int64_t length, std::int64_t needles) {
+  fail("--ctx-size {}: too short for {} needles; use a longer context or fewer --depths", length, needles);
+}
+
 }  // namespace
+
+void require_room(std::int64_t needles, std::int64_t length) {
+  constexpr std::int64_t least = 8;  // tokens of one, for its words and digits
+  if (needles > length / least) refuse_length(length, needles);
+}
 
 std::vector<Needle> make_needles(int depths, int digits, std::mt19937_64& random) {
   if (depths > needle_keys() / 2) {  // they are drawn until they differ
@@ -68,7 +77,7 @@ std::vector<std::int32_t> needle_context(const Tokenizer& tokenizer, Filler& fil
     bytes += static_cast<std::int64_t>(bytes_per_token * static_cast<double>(most / 2 - surplus));
     if (bytes < 400) break;
   }
-  fail("--ctx-size {}: too short for {} needles; use a longer context or fewer --depths", length, needles.size());
+  refuse_length(length, static_cast<std::int64_t>(needles.size()));
 }
 
 std::string digits_of_answer(const std::string& text) {

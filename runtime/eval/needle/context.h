@@ -24,8 +24,12 @@ struct Needle {
   }
 };
 
-// Under keys that differ, spread evenly from 0% to 100%; a single one at 50%. Throws Error where there are not so many
-// keys.
+// Throws Error where a text of `length` tokens has no room for so many needles: before they are written out, which
+// takes as long as there are needles.
+void require_room(std::int64_t needles, std::int64_t length);
+
+// Under keys that differ, spread evenly from 0% to 100%; a single one at 50%. Throws Error for more than half as many
+// as there are keys, which are drawn until they differ.
 std::vector<Needle> make_needles(int depths, int digits, std::mt19937_64& random);
 
 // Exactly `length` tokens, begun with whatever the tokenizer puts before a text. Throws Error when they are too few for

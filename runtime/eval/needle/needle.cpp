@@ -2,6 +2,7 @@
 
 #include "offload/error.h"
 #include "offload/text/format.h"
+#include "runtime/eval/needle/context.h"
 #include "runtime/eval/reach.h"
 
 namespace hayloft::runtime::eval {
@@ -9,7 +10,6 @@ namespace {
 
 constexpr int needle_digits = 6;
 constexpr int answer_tokens = 12;      // at most: one digit a token, a space, and what ends the number
-constexpr int needle_tokens = 8;       // its words and digits, at least
 constexpr int smallest_context = 256;  // tokens: room for the opening and a needle
 
 void check(const Model& model, const offload::Arena& arena, const NeedleOptions& options) {
@@ -17,10 +17,7 @@ void check(const Model& model, const offload::Arena& arena, const NeedleOptions&
   if (options.depths < 1) fail("--depths {}: at least one needle is needed", options.depths);
   for (const std::int64_t length : options.ctx_sizes) {
     if (length < smallest_context) fail("--ctx-size {}: needs at least {} tokens", length, smallest_context);
-    if (!options.one_needle && options.depths > length / needle_tokens) {
-      fail("--depths {}: {} tokens hold fewer than {} needles; ask for fewer, or a longer --ctx-size", options.depths,
-           length, length / needle_tokens);
-    }
+    if (!options.one_needle) require_room(options.depths, length);
     const std::uint64_t needed = host_bytes(model.config(), session_at(options.session, length).cache, length);
     const std::uint64_t left = arena.budget_bytes() - arena.used_bytes();
     if (needed > left) {

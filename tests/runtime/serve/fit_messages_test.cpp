@@ -142,7 +142,7 @@ TEST_F(FitMessages, AToolNeedsNoDescription) {
                       {{"type", "function"}, {"function", {{"name", "find"}}}},
                       {{"type", "function"}, {"function", {{"name", "seek"}, {"description", "Seeks."}}}}};
   EXPECT_EQ(written(Json::array({said("user", "a")}), tools), "// \nlook\n// \nfind\n// Seeks.\nseek\nuser: a\n");
-  // Where none is needed none is made.
+  // A template that needs none gets none.
   template_ = ChatTemplate::from_source("{{ tools | tojson }}", "test");
   const Json bare = {{{"type", "function"}, {"function", {{"name", "find"}}}}};
   EXPECT_EQ(written(Json::array({said("user", "a")}), bare), R"([{"type": "function", "function": {"name": "find"}}])");

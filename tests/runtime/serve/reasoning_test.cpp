@@ -84,7 +84,7 @@ TEST_F(ReasoningTest, AGrammarHoldsBehindTheBound) {
   EXPECT_EQ(text.find_first_not_of("0123456789", at + 8), std::string::npos) << text;
 }
 
-// What a client sees of an answer in channels ends it; the heads, which it does not see, do not.
+// An answer in channels ends by a text that its client sees, not by one of a head, which nobody sees.
 TEST_F(ReasoningTest, AStopStringIsNotFoundInHeads) {
   std::ifstream file(path_ / "tokenizer.json");
   nlohmann::json document = nlohmann::json::parse(file);

@@ -56,14 +56,19 @@ TEST(StopStringsTest, FindsWhatIsHiddenAndNeverShowsIt) {
   EXPECT_EQ(held.rest(), "hay");
 }
 
-// What nobody sees of a head stops nothing, unless a whole special token is named.
+// Lets go the head of a message, and the first word behind it.
+void push_message(StopStrings& stop) {
+  stop.push_hidden("<|channel|>", true);
+  stop.push_head("analysis");
+  stop.push_hidden("<|message|>", true);
+  stop.push("Hay");
+}
+
+// Nobody sees a head, so its text stops nothing unless a whole special token is named with it.
 TEST(StopStringsTest, HeadsAndPartsOfSpecialTokensStopNothing) {
   for (const std::string text : {"message", "analysis", "<", "|>", "|>analysis", "sis<|", "e|>H"}) {
     StopStrings stop({text});
-    stop.push_hidden("<|channel|>", true);
-    stop.push_head("analysis");
-    stop.push_hidden("<|message|>", true);
-    stop.push("Hay");
+    push_message(stop);
     EXPECT_FALSE(stop.found()) << text;
     stop.push(" message analysis<|>analysis<|e|>H");
     EXPECT_TRUE(stop.found()) << text;
@@ -72,10 +77,7 @@ TEST(StopStringsTest, HeadsAndPartsOfSpecialTokensStopNothing) {
   for (const std::string text :
        {"<|message|>", "analysis<|message|>", "<|channel|>ana", "<|channel|>analysis<|message|>H"}) {
     StopStrings stop({text});
-    stop.push_hidden("<|channel|>", true);
-    stop.push_head("analysis");
-    stop.push_hidden("<|message|>", true);
-    stop.push("Hay");
+    push_message(stop);
     EXPECT_TRUE(stop.found()) << text;
   }
 }
