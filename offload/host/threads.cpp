@@ -72,7 +72,10 @@ struct Threads::Impl {
   mutable tbb::task_arena arena;
 };
 
-Threads::Threads(int count) : impl_(std::make_unique<Impl>(count > 0 ? count : usable_processors())) {}
+Threads::Threads(int count) {
+  if (count < 0) fail("--threads {}: cannot be negative", count);
+  impl_ = std::make_unique<Impl>(count > 0 ? count : usable_processors());
+}
 
 Threads::~Threads() = default;
 

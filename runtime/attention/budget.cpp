@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <stdexcept>
 
 #include "offload/error.h"
 #include "offload/text/format.h"
@@ -44,6 +45,7 @@ const Budget& Budgets::at(int layer) const {
 }
 
 void Budgets::set(int layer, Budget budget) {
+  if (layer < 0) throw std::logic_error("Budgets: the layer is negative");
   // The layers behind it keep what they have.
   const auto needed = static_cast<std::size_t>(layer) + 2;
   if (by_layer_.size() < needed) by_layer_.resize(needed, by_layer_.back());

@@ -72,13 +72,16 @@ void register_method(const std::string& name, MakeMethod make) {
   const bool spelt = !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
   });
+  if (!make) fail("'{}' comes without the function that makes the attention method", name);
   if (!spelt) fail("'{}' cannot name an attention method: letters, digits, '_' and '-' can", name);
   const std::vector<std::string> known = method_names();
   if (std::find(known.begin(), known.end(), name) != known.end()) {
     fail("'{}' is an attention method already; choose another name", name);
   }
   const std::scoped_lock locked(registry().lock);
-  registry().methods.emplace(name, std::move(make));
+  if (!registry().methods.emplace(name, std::move(make)).second) {  // by another thread, meanwhile
+    fail("'{}' is an attention method already; choose another name", name);
+  }
 }
 
 bool is_registered_method(std::string_view name) {
@@ -93,7 +96,9 @@ SharedMethod make_method(const MethodOptions& options, int head_dim) {
   }
   const MakeMethod make = find(options.name);
   check_method_options(options, head_dim);
-  return make(options);
+  SharedMethod made = make(options);
+  if (made == nullptr) fail("--attn {}: the function that was registered makes no attention method", options.name);
+  return made;
 }
 
 Method::Method(MethodOptions options, MethodTraits traits)

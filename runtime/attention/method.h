@@ -111,12 +111,13 @@ inline std::int64_t tail_part(const gpu::CacheView& cache) {
 // Sessions share methods, which are immutable.
 using SharedMethod = std::shared_ptr<const Method>;
 
-// Throws Error (naming the option) when the options are out of range for heads of dimension `head_dim`.
+// Throws Error, naming the option, when those that the method uses are out of range for heads of dimension `head_dim`;
+// also where what was registered under its name makes none.
 SharedMethod make_method(const MethodOptions& options, int head_dim);
 
 // Makes `name` a method like the others from now on: parse_method() and make_method() know it, with the options k,
 // window and select. `make` may be called from any thread. Throws Error on a name that is taken or has other characters
-// than letters, digits, '_' and '-'.
+// than letters, digits, '_' and '-', and where there is no function.
 void register_method(const std::string& name, std::function<std::unique_ptr<Method>(const MethodOptions&)> make);
 bool is_registered_method(std::string_view name);  // by that function
 

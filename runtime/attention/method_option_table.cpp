@@ -96,6 +96,18 @@ void check_bits(const Options& o, int head_dim) {
   }
 }
 
+void check_k(const Options& o, int) {
+  for (const Budget& k : o.k.by_layer()) {
+    if (k.count > 0 || (k.count == 0 && k.share > 0 && k.share <= 1)) continue;
+    fail("--attn-k {}: must be a number of positions, or a share of the context above 0% and up to 100%",
+         k.count < 0 ? fmt::format("{}", k.count) : k.text());
+  }
+}
+
+void check_recent(const Options& o, int) {
+  if (!(o.recent >= 0 && o.recent <= 1)) fail("--attn-recent {}: must be a number between 0 and 1", o.recent);
+}
+
 void check_window(const Options& o, int) {
   if (!o.window) return;
   if (*o.window < 0) fail("--attn-window {}: cannot be negative", *o.window);
@@ -138,12 +150,14 @@ void check_engine(const Options& o, int) {
 }
 
 void check_probes(const Options& o, int head_dim) {
+  if (o.probes < 0) fail("--attn-nprobe {}: cannot be negative", o.probes);
   if (o.probes > 0 && !index::ann_traits(o.factory, head_dim).lists) {
     fail("--attn-nprobe {}: ann:{} has no lists to look into; leave it out or take IVFn,...", o.probes, o.factory);
   }
 }
 
 void check_ef(const Options& o, int head_dim) {
+  if (o.ef < 0) fail("--attn-ef {}: cannot be negative", o.ef);
   if (o.ef > 0 && !index::ann_traits(o.factory, head_dim).graph) {
     fail("--attn-ef {}: ann{} has no graph to search; leave it out or take HNSWm,...", o.ef,
          o.factory.empty() ? "" : ":" + o.factory);
@@ -151,6 +165,7 @@ void check_ef(const Options& o, int head_dim) {
 }
 
 void check_rerank(const Options& o, int head_dim) {
+  if (o.rerank < 0) fail("--attn-rerank {}: cannot be negative", o.rerank);
   if (o.rerank > 0 && !index::ann_traits(o.factory, head_dim).codes) {
     fail("--attn-rerank {}: ann{} has no codes and ranks by the keys themselves; leave it out or take codes, as SQ8",
          o.rerank, o.factory.empty() ? "" : ":" + o.factory);
@@ -226,7 +241,7 @@ constexpr MethodOption table[] = {
      "positions attended, window included: a number, or a share as in 1%; a list has one for each global layer, the "
      "last "
      "for the rest",
-     [](Options& o, Text text, Text named) { o.k = parse_budgets(text, named); }, k_label, nullptr},
+     [](Options& o, Text text, Text named) { o.k = parse_budgets(text, named); }, k_label, check_k},
     {"window", "", "W", all_but_dense, "",
      "newest positions always attended [sparq, planes, lowrank, oracle: k/4; auto: as what it takes; window: k less "
      "the sinks; h2o: its recent "
@@ -242,7 +257,7 @@ constexpr MethodOption table[] = {
     {"recent", "", "SHARE", "h2o", "0.5", "share of k that is the newest positions, 0 to 1",
      [](Options& o, Text text, Text named) { o.recent = parse_share(text, named); },
      [](const Options& o) { return o.recent == Options().recent ? "" : fmt::format(" recent={:g}", o.recent); },
-     nullptr},
+     check_recent},
     {"seed", "", "N", "lowrank sparq planes topk oracle", "1",
      "seed of the random projections, and of --attn-rest draw",
      [](Options& o, Text text, Text) { o.seed = static_cast<std::uint64_t>(parse_count(text)); },

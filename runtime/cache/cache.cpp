@@ -31,6 +31,7 @@ Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& co
       tails_(static_cast<std::size_t>(config.layers)),
       origins_{new_origin()},
       spills_(backend) {
+  if (options.window < 0) fail("a cache's window of {} tokens: cannot be negative", options.window);
   int global = 0;
   for (int layer = 0; layer < config.layers; ++layer) {
     Tail& tail = tails_[static_cast<std::size_t>(layer)];
@@ -315,6 +316,9 @@ std::uint64_t Cache::layer_bytes_on_device(int layer, std::int64_t tokens) const
 }
 
 void Cache::keep_layer_on_device(int layer, std::int64_t tokens) {
+  if (tokens < 0 || tokens > std::numeric_limits<int>::max()) {
+    fail("{} tokens cannot be kept on the device; use 0 to {}", tokens, std::numeric_limits<int>::max());
+  }
   Tail& tail = tails_[static_cast<std::size_t>(layer)];
   if (tail.first + tail.tokens + tokens > tail.capacity) resize(tail, std::max(tail.capacity, tail.tokens + tokens));
   tail.kept_on_device = true;
@@ -333,6 +337,17 @@ void Cache::flush_layer(int layer) {
 void Cache::replace_by(Cache grown) {
   grown.spilled_bytes_ += spilled_bytes_;
   *this = std::move(grown);
+}
+
+bool Cache::fits(const ModelConfig& config) const {
+  if (kv_heads_ != config.kv_heads || head_dim_ != config.head_dim) return false;
+  if (tails_.size() != static_cast<std::size_t>(config.layers)) return false;
+  for (int layer = 0; layer < config.layers; ++layer) {
+    const Tail& tail = tails_[static_cast<std::size_t>(layer)];
+    if (tail.window != config.sliding_window[static_cast<std::size_t>(layer)]) return false;
+    if (tail.recurrent != (config.kind(layer) == LayerKind::recurrent)) return false;
+  }
+  return true;
 }
 
 std::uint64_t Cache::device_bytes() const {

@@ -28,6 +28,7 @@ namespace hayloft::runtime {
 // Not thread-safe; forks may be used from different threads.
 class Cache {
  public:
+  // Throws Error on options out of range.
   Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& config, const CacheOptions& options);
 
   // Makes a cache of what a snapshot holds: its store and the tail of every layer. Throws Error when they do not fit
@@ -113,6 +114,8 @@ class Cache {
     const Tail& tail = tails_[static_cast<std::size_t>(layer)];
     return tail.position + tail.tokens;
   }
+  // Returns whether it has the layers and heads of such a model.
+  bool fits(const ModelConfig& config) const;
   const CacheOptions& options() const { return options_; }
   std::uint64_t host_bytes() const { return store_.bytes(); }
   std::uint64_t device_bytes() const;

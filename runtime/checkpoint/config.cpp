@@ -100,6 +100,13 @@ void refuse_inert(const RopeOverrides& overrides, RopeScaling scaling, bool mode
   }
 }
 
+void require_in_range(const RopeOverrides& overrides) {
+  const auto in_range = [](double x) { return std::isfinite(x) && x >= 0; };
+  if (!in_range(overrides.factor)) fail("--rope-scale {}: must be a number above 0", overrides.factor);
+  if (!in_range(overrides.base)) fail("--rope-freq-base {}: must be a number above 0", overrides.base);
+  if (overrides.original_positions < 0) fail("--yarn-orig-ctx {}: cannot be negative", overrides.original_positions);
+}
+
 void override_rope(const RopeOverrides& overrides, ModelConfig& config) {
   RopeParameters& rope = config.global_rope;
   const bool models_own = overrides.scaling == rope.scaling;
@@ -157,6 +164,7 @@ int ModelConfig::count(LayerKind wanted) const {
 }
 
 void set_rope(ModelConfig& config, const RopeOverrides& overrides, std::int64_t positions) {
+  require_in_range(overrides);
   RopeParameters& rope = config.global_rope;
   if (overrides.any()) {
     if (config.own_positions == 0) config.own_positions = config.max_positions;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <stdexcept>
 
 namespace hayloft::runtime {
 
@@ -10,6 +11,11 @@ void DecodeAttention::bind(SharedMethod method, MethodState* state) {
   choices_.clear();
   method_ = std::move(method);
   state_ = state;
+}
+
+void DecodeAttention::add_observer(std::shared_ptr<StepObserver> observer) {
+  if (observer == nullptr) throw std::logic_error("DecodeAttention: there is no observer");
+  observers_.push_back(std::move(observer));
 }
 
 void DecodeAttention::begin_step(const Cache& cache) {

@@ -27,7 +27,7 @@ class DecodeAttention : public AttentionPolicy {
   // By whom from now on; in this process alone until then.
   void attend_by(SharedAttender attender) { attender_ = std::move(attender); }
 
-  void add_observer(std::shared_ptr<StepObserver> observer) { observers_.push_back(std::move(observer)); }
+  void add_observer(std::shared_ptr<StepObserver> observer);
 
   // Brings the state up to the cache, as it is before the token. Throws Error where the method cannot go on from it.
   void begin_step(const Cache& cache);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <limits>
+#include <stdexcept>
 
 #include "gpu/make_backend.h"
 #include "offload/error.h"
@@ -80,7 +81,7 @@ ExpertPlacement first_placement(Checkpoint& checkpoint, const ModelConfig& confi
 }
 
 ModelConfig with_rope(ModelConfig config, const RopeOverrides& rope) {
-  if (rope.any()) set_rope(config, rope);
+  set_rope(config, rope);
   return config;
 }
 
@@ -169,6 +170,7 @@ void Model::forward(Cache& cache, Workspace& workspace, std::span<const std::int
                     AttentionPolicy& attention, const ReadLogits& read, const SeeStates& see) const {
   if (tokens.empty()) return;
   check_ids(tokens);
+  require_own(cache);
   const int T = static_cast<int>(tokens.size());
   const std::int64_t H = config_.hidden_size;
   const gpu::Stream stream = backend_->stream();
@@ -212,6 +214,7 @@ void Model::forward_by_layer(Cache& cache, Workspace& workspace, std::span<const
                              std::int64_t seen) const {
   if (tokens.empty()) return;
   check_ids(tokens);
+  require_own(cache);
   const gpu::Stream stream = backend_->stream();
   const auto S = static_cast<std::int64_t>(tokens.size());
   const std::int64_t H = config_.hidden_size;
@@ -255,6 +258,10 @@ void Model::show_experts(int layer, std::span<const ExpertTokens> chosen, std::i
                          AttentionPolicy& attention) const {
   if (chosen.empty() || !attention.is_watched()) return;
   attention.see_experts(layer, position, config_.experts.count, experts_of(row, chosen));
+}
+
+void Model::require_own(const Cache& cache) const {
+  if (!cache.fits(config_)) throw std::logic_error("Model: the cache is that of another model");
 }
 
 void Model::check_ids(std::span<const std::int32_t> tokens) const {

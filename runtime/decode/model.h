@@ -121,8 +121,9 @@ class Model {
 
   // Runs `tokens` behind what is in the cache and adds their K and V to it. Global layers attend as `attention` says.
   // The logits wanted go to `read` before the tokens count: if it throws, or anything else does, the cache is as
-  // before. Throws Error naming the layer when a NaN or an infinity appears. `see`: is given the states of all tokens,
-  // unless Want::last leaves some of them out.
+  // before. Throws Error naming the layer when a NaN or an infinity appears, and on an id that the vocabulary has not;
+  // std::logic_error on a cache of another model. `see`: is given the states of all tokens, unless Want::last leaves
+  // some of them out.
   void forward(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, Want want,
                AttentionPolicy& attention, const ReadLogits& read = {}, const SeeStates& see = {}) const;
 
@@ -199,6 +200,7 @@ class Model {
     Mixture near;  // where the processor beside the device multiplies experts
   };
   void check_ids(std::span<const std::int32_t> tokens) const;
+  void require_own(const Cache& cache) const;
   void clear_flag(NanFlag& flag) const;
   // The flag's copy to the host is queued, and looked at once the stream has been waited for.
   void bring_flag(const NanFlag& flag) const;

@@ -54,6 +54,7 @@ void Model::forward_together(std::span<ModelStep> steps, Workspace& workspace) c
   each_group([&](std::span<ModelStep> group, std::span<NanFlag> flags) {
     each(group, [&](const ModelStep& step, std::int64_t row) {
       check_ids({&step.token, 1});
+      require_own(*step.cache);
       clear_flag(flags[static_cast<std::size_t>(row)]);
       embed(&step.token, 1, act.hidden + row * H);
     });

@@ -16,6 +16,7 @@ int Model::verified_at_once() const {
 int Model::verify(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, AttentionPolicy& attention,
                   const KeepTokens& keep, const SeeStates& see) const {
   check_ids(tokens);
+  require_own(cache);
   const int T = static_cast<int>(tokens.size());
   if (T < 1 || T > verified_at_once() || T > cache.tokens_up_to_spill() || !attention.each_as_alone()) {
     throw std::logic_error("Model: so many tokens are not verified in one pass");

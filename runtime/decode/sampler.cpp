@@ -112,6 +112,9 @@ std::int32_t Sampler::sample(std::span<const float> logits) {
 }
 
 std::int32_t Sampler::sample(const Candidates& candidates) {
+  if (candidates.tokens.size() != candidates.logits.size()) {
+    throw std::logic_error("sampling needs a logit for each candidate");
+  }
   return pick(candidates.logits, candidates.tokens);
 }
 

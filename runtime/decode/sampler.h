@@ -59,7 +59,8 @@ class Sampler {
 
   // Ties go to the smaller token id. Throws NothingToDraw.
   std::int32_t sample(std::span<const float> logits /* [vocab] */);
-  // From the wanted() largest: the same token as from all. Throws std::logic_error on none.
+  // From the wanted() largest: the same token as from all. Throws std::logic_error on none, and where
+  // some have no logit.
   std::int32_t sample(const Candidates& candidates);
 
  private:

@@ -5,11 +5,19 @@
 
 #include "offload/error.h"
 #include "offload/host/mapped_file.h"
+#include "runtime/attention/method_option_table.h"
 #include "runtime/checkpoint/draft_head.h"
 #include "runtime/decode/prefill_order.h"
 #include "runtime/peers/agreement.h"
 
 namespace hayloft::runtime {
+
+void SessionOptions::attend_by(SharedAttender by) {
+  if (by == nullptr) throw std::logic_error("SessionOptions: there is no attender");
+  attender = std::move(by);
+  cache.shard = peers().shard();
+}
+
 namespace {
 
 SessionOptions with_shape_of(SessionOptions options, const offload::Snapshot& snapshot) {
@@ -20,6 +28,7 @@ SessionOptions with_shape_of(SessionOptions options, const offload::Snapshot& sn
 }
 
 SessionOptions checked(SessionOptions options) {
+  if (options.attender == nullptr) throw std::logic_error("Session: there is no attender");
   if (options.chunk_tokens < 1) fail("--batch {}: a chunk of prefill needs at least one token", options.chunk_tokens);
   check_prefill(options.prefill);
   if (options.cache.shard != options.peers().shard()) {
@@ -29,24 +38,6 @@ SessionOptions checked(SessionOptions options) {
     fail("--prefill {}: is not there over ranks; use --prefill exact", name(options.prefill.kind));
   }
   return options;
-}
-
-// Rows [Hkv][tokens][2 d] as the last of k and v, [T][Hkv][d]; what is before them is never attended.
-void spread_rows(const offload::TailImage& rows, int kv_heads, int head_dim, int T, std::vector<float>& k,
-                 std::vector<float>& v) {
-  std::fill(k.begin(), k.end(), 0.0f);
-  std::fill(v.begin(), v.end(), 0.0f);
-  const std::int64_t missing = T - rows.tokens;
-  for (int head = 0; head < kv_heads; ++head) {
-    for (std::int64_t t = 0; t < rows.tokens; ++t) {
-      const f16* const row = rows.rows.data() + (head * rows.tokens + t) * 2 * head_dim;
-      const auto at = static_cast<std::size_t>(((missing + t) * kv_heads + head) * head_dim);
-      for (std::size_t i = 0; i < static_cast<std::size_t>(head_dim); ++i) {
-        k[at + i] = to_float(row[i]);
-        v[at + i] = to_float(row[static_cast<std::size_t>(head_dim) + i]);
-      }
-    }
-  }
 }
 
 // Memory set aside for as long as a prompt is read.
@@ -176,44 +167,13 @@ void Session::read(std::span<const std::int32_t> tokens, AttentionPolicy& attent
   }
 }
 
-void Session::hold_in_tails(std::int64_t tokens) {
-  for (int layer = 0; layer < model_->config().layers; ++layer) {
-    if (model_->config().kind(layer) == LayerKind::global) cache_.keep_layer_on_device(layer, tokens);
-  }
-}
-
-void Session::append_rows(std::span<const offload::TailImage> layers, int T) {
-  const ModelConfig& config = model_->config();
-  gpu::Backend& backend = model_->backend();
-  const std::int64_t width = std::int64_t{config.kv_heads} * config.head_dim;
-  std::vector<float> k(static_cast<std::size_t>(T * width));
-  std::vector<float> v(k.size());
-  const std::uint64_t bytes = k.size() * sizeof(float);
-  const gpu::Buffer keys = backend.allocate(bytes, backend.stream());
-  const gpu::Buffer values = backend.allocate(bytes, backend.stream());
-  try {
-    for (int layer = 0; layer < config.layers; ++layer) {
-      const offload::TailImage& rows = layers[static_cast<std::size_t>(layer)];
-      spread_rows(rows, config.kv_heads, config.head_dim, T, k, v);
-      backend.to_device(keys.as<void>(), k.data(), bytes, backend.stream());
-      backend.to_device(values.as<void>(), v.data(), bytes, backend.stream());
-      cache_.append(layer, keys.as<float>(), values.as<float>(), T);
-      backend.synchronize(backend.stream());  // the host's numbers are those of the next layer then
-    }
-    cache_.commit();
-    cache_.shrink();
-  } catch (...) {
-    cache_.abandon();
-    throw;
-  }
-}
-
 AttentionShape Session::attention_shape() const {
   const ModelConfig& config = model_->config();
   return {config.global_layers(), config.query_heads, config.kv_heads, config.head_dim};
 }
 
 Session& Session::set_method(SharedMethod method) {
+  require_method(method.get());
   options_.attender->require(method->options(), options_.cache);
   require_rest(model_->backend(), rest_of(method->options()));
   method->require_columns(cache_.options().columns);
@@ -221,6 +181,11 @@ Session& Session::set_method(SharedMethod method) {
   MethodState* const kept = state(*method);
   attention_.bind(std::move(method), kept);
   return *this;
+}
+
+void Session::require_method(const Method* method) const {
+  if (method == nullptr) throw std::logic_error("Session: there is no method");
+  check_method_options(method->options(), config().head_dim);
 }
 
 void Session::rebind() {
@@ -270,6 +235,11 @@ void Session::set_prefill(const PrefillOptions& prefill) {
   options_.prefill = prefill;
 }
 
+void Session::share_workspace(std::shared_ptr<Workspace> workspace) {
+  if (workspace == nullptr) throw std::logic_error("Session: there is no workspace to compute in");
+  workspace_ = std::move(workspace);
+}
+
 std::vector<float> Session::step(std::int32_t token) {
   std::vector<float> logits;
   decode(token, read_all(logits));
@@ -289,50 +259,6 @@ std::int32_t Session::draw(std::int32_t token, Sampler& sampler) {
   Candidates candidates;
   decode(token, read_candidates(sampler, candidates));
   return sampler.sample(candidates);
-}
-
-void Session::step_together(std::span<Step> steps) {
-  if (steps.empty()) return;
-  const Model& model = *steps.front().session->model_;
-  std::vector<Candidates> candidates(steps.size());
-  std::vector<std::uint64_t> spilled(steps.size());
-  std::vector<ModelStep> passes(steps.size());
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    Step& step = steps[i];
-    Session& session = *step.session;
-    spilled[i] = session.cache_.spilled_bytes();
-    const bool few = step.sampler != nullptr && step.sampler->wanted() > 0;
-    passes[i] = {&session.cache_,
-                 step.token,
-                 &session.attention_,
-                 few ? session.read_candidates(*step.sampler, candidates[i]) : session.read_all(step.logits),
-                 {}};
-    try {
-      session.attention_.begin_step(session.cache_);
-    } catch (...) {
-      passes[i].failure = std::current_exception();
-    }
-  }
-  model.forward_together(passes, *steps.front().session->workspace_);
-  std::exception_ptr lost_file;
-  try {
-    offload::check_mapped_files();
-  } catch (...) {
-    lost_file = std::current_exception();
-  }
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    Step& step = steps[i];
-    step.failure = passes[i].failure ? passes[i].failure : lost_file;
-    if (step.failure) continue;
-    step.session->count_step(spilled[i]);
-    if (step.sampler == nullptr) continue;
-    try {
-      step.next = step.session->agreed(step.sampler->wanted() > 0 ? step.sampler->sample(candidates[i])
-                                                                  : step.sampler->sample(step.logits));
-    } catch (...) {
-      step.failure = std::current_exception();
-    }
-  }
 }
 
 ReadLogits Session::read_all(std::vector<float>& logits) const {

@@ -38,11 +38,8 @@ struct SessionOptions {
   SharedAttender attender = local_attender();
 
   cluster::Communicator& peers() const { return attender->peers(); }
-  // From now on by this attender, and of the context its peer's part.
-  void attend_by(SharedAttender by) {
-    attender = std::move(by);
-    cache.shard = peers().shard();
-  }
+  // From now on by this attender, and of the context its peer's part. Throws std::logic_error where there is none.
+  void attend_by(SharedAttender by);
 };
 
 // Called after each chunk of a prefill (and by ingest before the first) with how many tokens are done. Throw to stop:
@@ -51,7 +48,9 @@ using PrefillProgress = std::function<void(std::int64_t done, std::int64_t total
 
 // One sequence being read or generated. Forks share the context they have in common, without copying it: prefill a book
 // once, ask each question in a fork. Not thread-safe; different sessions may run on different threads. The model and
-// the arena must outlive it, and so must the attender's peers.
+// the arena must outlive it, and so must the attender's peers. A session that was moved from may be assigned to or
+// destroyed, and nothing else. Pointers that are null, and numbers and shapes that no call can mean, are a programmer's
+// mistake: std::logic_error, and the session is as it was.
 class Session {
  public:
   Session(const Model& model, offload::Arena& arena, const SessionOptions& options = {});
@@ -80,7 +79,8 @@ class Session {
 
   // Adds T tokens whose keys and values are there already, of every layer those that a tail would hold: the newest rows
   // of a sliding-window layer, all T of a global one. The same, to the bit, as reading the tokens, but that no method
-  // that is attached sees their queries. Not for models with recurrent layers.
+  // that is attached sees their queries. Not for models with recurrent layers. Throws std::logic_error where a layer is
+  // missing, or its rows are not of that shape.
   void append_rows(std::span<const offload::TailImage> layers, int T);
 
   // Sets how append() attends from now on: a question may be read in another way than the context it is put to. Throws
@@ -99,7 +99,7 @@ class Session {
   void set_prefill_read(PrefillRead read) { prefill_read_ = std::move(read); }
 
   // Decodes by `method` from now on; exactly (`dense`) until then. What it keeps of the sequence is attached. Returns
-  // the session.
+  // the session. Throws Error where the method does not go with the model, as one that was made for longer heads.
   Session& set_method(SharedMethod method);
 
   // From now on what the method keeps of a sequence is there, sees the queries of what is appended, and is forked with
@@ -135,7 +135,8 @@ class Session {
   // what they share, weights and the blocks of a context, is read by all of them while it is near
   // (Model::forward_together). They are different sessions of one model, and compute in the workspace of the first. A
   // step that fails leaves its session as it was and the others alone; one whose memory-mapped context was cut short,
-  // or that nothing can be drawn from, has its token. Throws std::bad_alloc before any step.
+  // or that nothing can be drawn from, has its token. Before any step throws std::bad_alloc, and std::logic_error where
+  // the sessions are not different ones of one model.
   struct Step {
     Session* session = nullptr;
     std::int32_t token = 0;
@@ -174,7 +175,7 @@ class Session {
    private:
     Session& session_;
   };
-  // Decodes one token by the draft method and draws the next.
+  // Decodes one token by the draft method, which has been set, and draws the next.
   std::int32_t draft(std::int32_t token, Sampler& sampler);
   // Drafts up to `most` tokens behind `token`, which follows the text and is not in the session, by the model's head
   // that predicts further tokens; fewer, or none, where that knows too little of the text. Nothing of it is left then.
@@ -183,7 +184,7 @@ class Session {
   bool has_head() const { return head_ != nullptr; }
   bool head_knows_text() const { return head_ && head_->knows(tokens()); }
   Counters draft_counters() const { return drafts_.read_counters(); }  // of all drafts by the draft method
-  // Says what drafts cost here, by counts of bytes and multiplications.
+  // Says what drafts cost here, by counts of bytes and multiplications. Throws where draft() or draft_by_head() would.
   DraftCosts draft_costs(DraftSource source) const;
   // Returns what all of it takes of the device's memory: the cache, and what the model's head keeps.
   std::uint64_t device_bytes() const { return cache_.device_bytes() + (head_ ? head_->device_bytes() : 0); }
@@ -211,7 +212,7 @@ class Session {
 
   // Computes in that memory from now on instead of in its own: sessions that take turns on one thread need it only
   // once. Forks have their own again.
-  void share_workspace(std::shared_ptr<Workspace> workspace) { workspace_ = std::move(workspace); }
+  void share_workspace(std::shared_ptr<Workspace> workspace);
   std::shared_ptr<Workspace> workspace() const { return workspace_; }
 
   // Calls the observer for what is decoded from now on, after those that are there already.
@@ -220,6 +221,9 @@ class Session {
  private:
   Session(const Session& other, Cache cache);
   AttentionShape attention_shape() const;
+  void require_method(const Method* method) const;
+  void require_head() const;
+  static void require_different(std::span<const Step> steps);
   void rebind();  // the method to its state, when what is kept has changed
   std::int32_t draw(std::int32_t token, Sampler& sampler);
   void decode(std::int32_t token, const ReadLogits& read);

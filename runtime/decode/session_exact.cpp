@@ -54,6 +54,7 @@ std::int32_t Session::draw(const float* logits, Sampler& sampler) const {
 }
 
 void Session::set_draft_method(SharedMethod method) {
+  require_method(method.get());
   options_.attender->require(method->options(), options_.cache);
   require_rest(model_->backend(), rest_of(method->options()));
   method->require_columns(cache_.options().columns);
@@ -64,6 +65,7 @@ void Session::set_draft_method(SharedMethod method) {
 }
 
 std::int32_t Session::draft(std::int32_t token, Sampler& sampler) {
+  require_method(drafts_.method().get());
   drafts_.begin_step(cache_);
   std::int32_t next = 0;
   model_->forward(cache_, *workspace_, {&token, 1}, Want::last, drafts_,
@@ -80,10 +82,13 @@ SeeStates Session::told(std::int64_t before) {
   };
 }
 
+void Session::require_head() const {
+  if (head_) return;
+  fail("--draft mtp: the model was loaded without its head that predicts further tokens; load it with `head` true");
+}
+
 std::vector<std::int32_t> Session::draft_by_head(std::int32_t token, Sampler sampler, int most) {
-  if (!head_) {
-    fail("--draft mtp: the model was loaded without its head that predicts further tokens; load it with `head` true");
-  }
+  require_head();
   if (!head_knows_text()) return {};
   std::vector<std::int32_t> tokens =
       head_->draft(token, most, *workspace_, [&](const float* logits) { return draw(logits, sampler); });
@@ -92,6 +97,8 @@ std::vector<std::int32_t> Session::draft_by_head(std::int32_t token, Sampler sam
 }
 
 DraftCosts Session::draft_costs(DraftSource source) const {
+  if (source == DraftSource::method) require_method(drafts_.method().get());
+  if (source == DraftSource::head) require_head();
   static const SharedMethod dense = make_method({}, model_->config().head_dim);
   const ModelConfig& config = model_->config();
   Counters all, few;
@@ -100,7 +107,7 @@ DraftCosts Session::draft_costs(DraftSource source) const {
     if (source == DraftSource::method) few += drafts_.method()->count(view, config.query_heads);
   }
   const WeightSizes* weights = &model_->weight_sizes();
-  if (source == DraftSource::head && head_) {
+  if (source == DraftSource::head) {
     weights = &head_->model().weight_sizes();
     few = dense->count(head_->view(), config.query_heads);
   }

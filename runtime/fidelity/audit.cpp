@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <ctime>
+#include <stdexcept>
 #include <utility>
 
 #include "gpu/make_backend.h"
@@ -39,8 +40,9 @@ std::uint64_t scramble(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-AuditOptions checked(const AuditOptions& options) {
+AuditOptions checked(const AuditOptions& options, const Auditor::Measure& measure) {
   check_audit(options);
+  if (!measure) throw std::logic_error("Auditor: there is nothing that measures");
   return options;
 }
 
@@ -50,6 +52,10 @@ void check_audit(const AuditOptions& options) {
   if (!(options.rate > 0 && options.rate <= 1)) {
     fail("--audit {}: must be a share above 0 and up to 1, as in 1% or 0.01", options.rate);
   }
+  if (!(options.time_share >= 0)) {
+    fail("an audit cannot take a share of {} of the time; use 0 (no limit) or more", options.time_share);
+  }
+  if (options.pending < 1) fail("an audit needs room for a sample that waits; {} is too few", options.pending);
 }
 
 bool SampleChoice::chosen(std::int64_t call) const {
@@ -64,7 +70,7 @@ bool SampleChoice::chosen(std::int64_t call) const {
 Auditor::Auditor(const gpu::Backend& backend, const AuditOptions& options, Measure measure)
     : threads_(backend.threads()),
       on_processors_(backend.name() == "cpu"),
-      options_(checked(options)),
+      options_(checked(options, measure)),
       measure_(std::move(measure)),
       choice_(options.rate, options.seed),
       worker_([this] { work(); }) {}

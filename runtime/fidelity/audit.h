@@ -26,7 +26,7 @@ struct AuditOptions {
   int pending =
       4;  // samples that wait to be measured, at most: each holds a copy of one layer's tail; 1 with time_share
 };
-void check_audit(const AuditOptions& options);  // throws Error naming the option
+void check_audit(const AuditOptions& options);  // throws Error naming what is out of range
 
 // Chooses the calls of a run, numbered from 0, that are samples: one of each 1/rate calls in a row, at a place that the
 // seed decides, so that long runs and short ones are covered evenly and every layer has its turn.

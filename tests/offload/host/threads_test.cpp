@@ -18,6 +18,7 @@
 
 #include "offload/error.h"
 #include "offload/host/topology.h"
+#include "tests/support/refusal.h"
 
 namespace hayloft::offload {
 namespace {
@@ -42,6 +43,10 @@ TEST(Threads, TakesTheUsableProcessorsUnlessTold) {
 }
 
 // In a process of its own, which gives up being root: root may start as many as it likes.
+TEST(Threads, ANegativeNumberIsRefused) {
+  EXPECT_TRUE(test::refuses([] { Threads(-1); }, {"--threads -1"}));
+}
+
 TEST(Threads, SaysThatTheSystemStartsNoMore) {
   const auto refused = [] {
     const rlimit one{1, 1};

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <stdexcept>
+
 #include "offload/error.h"
 #include "offload/text/list.h"
 #include "runtime/attention/method_option_table.h"
@@ -155,6 +158,38 @@ TEST(Method, ValuesOutOfRangeAreErrorsThatNameTheOption) {
   EXPECT_EQ(make("sparq:r=64"), "(no Error)");
 }
 
+// Those that no text can say, in a program's own options.
+TEST(Method, FieldsOutOfRangeAreErrorsThatNameTheOption) {
+  const auto refused = [](const char* name, auto set, const char* said) {
+    MethodOptions options = parse_method(name, {});
+    set(options);
+    return test::refuses([&] { make_method(options, 64); }, {said});
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const char* name :
+       {"sparq", "topk", "window", "ann", "flexgen", "h2o", "lowrank", "pages", "oracle", "planes", "auto"}) {
+    for (const Budget k : {Budget{-1, 0}, Budget{0, 0}, Budget{0, -0.5}, Budget{0, 1.5}, Budget{0, nan}}) {
+      EXPECT_TRUE(refused(
+          name, [&](auto& options) { options.k = Budgets(k); }, "--attn-k "))
+          << name;
+      EXPECT_TRUE(refused(
+          name, [&](auto& options) { options.k.set(1, k); }, "--attn-k "))
+          << name;
+    }
+  }
+  for (const double recent : {nan, -1.0, 1.5}) {
+    EXPECT_TRUE(refused(
+        "h2o", [&](auto& options) { options.recent = recent; }, "--attn-recent "));
+  }
+  EXPECT_TRUE(refused(
+      "ann", [](auto& options) { options.probes = -1; }, "--attn-nprobe -1"));
+  EXPECT_TRUE(refused(
+      "ann:HNSW8", [](auto& options) { options.ef = -1; }, "--attn-ef -1"));
+  EXPECT_TRUE(refused(
+      "ann:SQ8", [](auto& options) { options.rerank = -1; }, "--attn-rerank -1"));
+  EXPECT_THROW(Budgets().set(-1, {1, 0}), std::logic_error);
+}
+
 TEST(Method, OptionsThatAnIndexDoesNotReadAreRefusedByName) {
   auto make = [](std::string_view text) { return message_of([&] { make_method(parse_method(text, {}), 64); }); };
   EXPECT_EQ(make("ann:HNSW16:nprobe=3").rfind("--attn-nprobe 3: ann:HNSW16 has no lists", 0), 0u);
@@ -190,6 +225,13 @@ TEST(Method, ARegisteredOneIsKnownByItsNameWithTheOptionsOfASelection) {
   for (const char* const name : {"", "a:b", "a,b", "a b"}) {
     EXPECT_TRUE(refuses([&] { register_method(name, make_topk); }, {"cannot name"}));
   }
+}
+
+TEST(Method, ARegisteredNameComesWithAFunctionThatMakesOne) {
+  EXPECT_TRUE(test::refuses([] { register_method("nobody", nullptr); }, {"'nobody'", "without the function"}));
+  EXPECT_FALSE(is_registered_method("nobody"));
+  register_method("nothing", [](const MethodOptions&) { return std::unique_ptr<Method>(); });
+  EXPECT_TRUE(test::refuses([] { make_method(parse_method("nothing", {}), 64); }, {"--attn nothing", "makes no"}));
 }
 
 }  // namespace

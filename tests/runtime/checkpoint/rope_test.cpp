@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "runtime/checkpoint/config.h"
@@ -87,6 +88,18 @@ TEST_F(RopeTest, OverridesThatWouldDoNothingAreRefused) {
     set_rope(own, overrides);
     EXPECT_EQ(own.global_rope.factor, 4) << "the model's own";
   }
+}
+
+TEST_F(RopeTest, OverridesOutOfRangeAreRefused) {
+  const auto refuses = [&](const RopeOverrides& overrides, const char* said) {
+    ModelConfig made = config("llama");
+    return test::refuses([&] { set_rope(made, overrides); }, {said});
+  };
+  for (const double wrong : {-1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    EXPECT_TRUE(refuses({.scaling = {}, .factor = wrong}, "--rope-scale "));
+    EXPECT_TRUE(refuses({.scaling = {}, .base = wrong}, "--rope-freq-base "));
+  }
+  EXPECT_TRUE(refuses({.scaling = {}, .original_positions = -1}, "--yarn-orig-ctx -1"));
 }
 
 TEST_F(RopeTest, LengthsDecideOfLongropeAndDynamic) {

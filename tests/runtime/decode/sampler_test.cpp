@@ -83,6 +83,16 @@ TEST(Sampler, TheWantedLargestGiveTheTokenThatAllWouldHaveGiven) {
   EXPECT_EQ(Sampler({.temperature = 1}).wanted(), 0);
 }
 
+TEST(Sampler, EveryCandidateHasItsLogit) {
+  for (const float temperature : {0.0f, 1.0f}) {
+    SamplerOptions options;
+    options.temperature = temperature;
+    EXPECT_THROW(Sampler(options).sample(Candidates{{7}, {1, 2, 3}}), std::logic_error);
+    EXPECT_THROW(Sampler(options).sample(Candidates{{}, {1, 2, 3}}), std::logic_error);
+    EXPECT_THROW(Sampler(options).sample(Candidates{{7, 8}, {1}}), std::logic_error);
+  }
+}
+
 TEST(Sampler, TopKKeepsTheKLikeliest) {
   auto counts = draw({.temperature = 1, .top_k = 2, .seed = 5}, log_of({0.1, 0.4, 0.2, 0.3}), 1000);
   EXPECT_EQ(counts.size(), 2u);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <future>
 #include <set>
 #include <stdexcept>
@@ -291,6 +292,16 @@ TEST(Audit, RefusesARateThatIsNoShare) {
     AuditOptions options;
     options.rate = rate;
     EXPECT_THROW(check_audit(options), Error) << rate;
+  }
+  for (const double share : {-1.0, std::nan("")}) {
+    AuditOptions options;
+    options.time_share = share;
+    EXPECT_THROW(check_audit(options), Error) << share;
+  }
+  for (const int pending : {0, -1}) {
+    AuditOptions options;
+    options.pending = pending;
+    EXPECT_THROW(check_audit(options), Error) << pending;
   }
 }
 
