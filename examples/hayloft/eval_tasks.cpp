@@ -103,26 +103,36 @@ void EvalTasks::check(bool bundled) {
   }
 }
 
-void EvalTasks::note_unread_files() const {
-  const auto note_unless_read = [&](const char* option, const std::string& file, auto reads) {
-    if (file.empty() || std::ranges::any_of(tasks_, reads)) return;
+void EvalTasks::note_unread(const CLI::App& app) const {
+  const auto note_unless_read = [&](const char* option, auto reads) {
+    if (app.count(option) == 0 || std::ranges::any_of(tasks_, reads)) return;
     note("note: {} has no effect: no task that was asked for reads it\n", option);
   };
   const auto is = [](const char* one, const char* other) {
     return [=](const std::string& task) { return task == one || task == other; };
   };
-  note_unless_read("--squad", squad_, is("qa_1", "sparq_squad"));
-  note_unless_read("--hotpotqa", hotpotqa_, is("qa_2", "qa_2"));
-  note_unless_read("--triviaqa", sparq_.triviaqa, is("sparq_triviaqa", "sparq_triviaqa"));
-  note_unless_read("--cnn-dailymail", sparq_.summaries, is("sparq_cnn_dailymail", "sparq_cnn_dailymail"));
-  note_unless_read("--haystack", haystack_,
+  note_unless_read("--squad", is("qa_1", "sparq_squad"));
+  note_unless_read("--hotpotqa", is("qa_2", "qa_2"));
+  note_unless_read("--triviaqa", is("sparq_triviaqa", "sparq_triviaqa"));
+  note_unless_read("--cnn-dailymail", is("sparq_cnn_dailymail", "sparq_cnn_dailymail"));
+  note_unless_read("--haystack",
                    [](const std::string& task) { return task == "depths" || runtime::eval::hides_in_text(task); });
-  note_unless_read("--text", text_, [this](const std::string& task) {
+  note_unless_read("--text", [this](const std::string& task) {
     runtime::eval::SparqFiles text;
     text.text = text_;
     return task == "perplexity" || task == "repetition" ||
            (runtime::eval::is_sparq_task(task) && runtime::eval::has_input(task, text));
   });
+  note_unless_read("--digits",
+                   [](const std::string& task) { return task == "depths" || runtime::eval::hides_numbers(task); });
+  note_unless_read("--scored-tokens", is("perplexity", "repetition"));
+  note_unless_read("--seed", [](const std::string& task) { return task != "perplexity"; });
+  note_unless_read("--ctx-size",
+                   [](const std::string&) { return true; });  // prepared samples have lengths of their own
+  if (chat_template_ != "none") {
+    note_unless_read("--chat-template",
+                     [](const std::string& task) { return runtime::eval::find_ruler_task(task) != nullptr; });
+  }
 }
 
 std::vector<std::string> EvalTasks::tasks_of_group(const std::string& group) const {

@@ -31,7 +31,7 @@ class EvalTasks {
 
   std::string read_text() const;  // of --text; empty without one
   void say_what_the_bundled_model_cannot() const;
-  void note_unread_files() const;  // given for tasks that were not asked for
+  void note_unread(const CLI::App& app) const;  // files and options given for tasks that were not asked for
 
   // Length by length, files of prepared samples last.
   std::vector<std::unique_ptr<runtime::eval::EvalTask>> make(const std::string& text,

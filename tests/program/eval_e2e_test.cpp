@@ -142,6 +142,39 @@ TEST_F(EvalProgram, FilesThatNoTaskReadsAreNoted) {
             std::string::npos);
 }
 
+TEST_F(EvalProgram, OptionsThatNoTaskReadsAreNoted) {
+  folder_.write("text.txt", fmt::format("{:x>4000}", "hay "));
+  folder_.write("my.jsonl", R"({"index": 0, "input": "Hay?", "outputs": ["hay"], "length": 9, "answer_prefix": ""})");
+  const auto unread = [&](std::vector<std::string> asked, const char* option, const std::string& value) {
+    asked.insert(asked.end(), {"--samples", "1", "--attn", "dense", option, value});
+    const Outcome outcome = eval(asked);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return outcome.err.find(fmt::format("note: {} has no effect: no task", option)) != std::string::npos;
+  };
+  const std::vector<std::string> text = {"--text", at("text.txt"), "-c", "512", "--tasks", "perplexity"};
+  const std::vector<std::string> number = {"-c", "512", "--tasks", "niah_single_1"};
+  const std::vector<std::string> uuid = {"-c", "512", "--tasks", "niah_single_3"};
+  const std::vector<std::string> depths = {"-c", "512", "--tasks", "depths"};
+  const std::vector<std::string> prepared = {"--jsonl", at("my.jsonl")};
+  for (const auto& [asked, reads] : {std::pair(text, false), {number, true}, {uuid, false}, {depths, true}}) {
+    EXPECT_EQ(unread(asked, "--digits", "6"), !reads) << asked.back();
+  }
+  for (const auto& [asked, reads] : {std::pair(text, true), {number, false}, {prepared, false}}) {
+    EXPECT_EQ(unread(asked, "--scored-tokens", "16"), !reads) << asked.back();
+  }
+  for (const auto& [asked, reads] : {std::pair(text, false), {number, true}, {depths, false}, {prepared, false}}) {
+    EXPECT_EQ(unread(asked, "--chat-template", "chatml"), !reads) << asked.back();
+    EXPECT_FALSE(unread(asked, "--chat-template", "none")) << asked.back();
+  }
+  for (const auto& [asked, reads] : {std::pair(text, false), {number, true}, {prepared, false}}) {
+    EXPECT_EQ(unread(asked, "--seed", "3"), !reads) << asked.back();
+  }
+  EXPECT_TRUE(unread(prepared, "--ctx-size", "512"));
+  EXPECT_NE(eval({"-c", "512", "--tasks", "niah_single_1", "--samples", "1", "--attn", "dense", "--fidelity", "90%"})
+                .err.find("note: --fidelity has no effect: only auto keeps it"),
+            std::string::npos);
+}
+
 TEST_F(EvalProgram, WhatCannotBeDoneIsRefusedInOneLine) {
   EXPECT_TRUE(refused_with(eval({"--tasks", "niah"}), 2, {"--tasks niah", "niah_single_1", "perplexity"}));
   EXPECT_TRUE(refused_with(eval({"--tasks", "qa_1"}), 2, {"qa_1", "--squad"}));

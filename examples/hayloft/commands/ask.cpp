@@ -8,6 +8,7 @@
 #include "examples/hayloft/options/exact.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
+#include "examples/hayloft/options/kept.h"
 #include "examples/hayloft/options/machine.h"
 #include "examples/hayloft/options/ranks.h"
 #include "examples/hayloft/options/rope.h"
@@ -144,7 +145,9 @@ class AskCommand : public Command {
     audit_.check_files();
     quote_choices_.check_files();
     directory_ = model_of(snapshot, model_);
+    check_kept_blocks(*app_, machine_.block_tokens, snapshot.description().shape.block_tokens, context_);
     choose_form(directory_);
+    note_unused_sampling(*app_, drawing_.sampling);
     environment_.emplace(machine_, directory_, rope_);
     check_drawing(*environment_, drawing_);
     set_drafts(drawing_, drafts_, exact_.draft, method_, *environment_->backend);

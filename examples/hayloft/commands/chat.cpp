@@ -131,6 +131,7 @@ class ChatCommand : public Command {
     directory_ = snapshot_ ? model_of(*snapshot_, model_) : std::filesystem::path(model_);
     template_.emplace(chosen_template(chat_, directory_));
     drawing_ = {sampling_for(*app_, sampling_, directory_, Recommended::all, machine_.verbose), predict_};
+    note_unused_sampling(*app_, drawing_.sampling);
     environment_.emplace(machine_, directory_, rope_);
     check_drawing(*environment_, drawing_);
     set_drafts(drawing_, drafts_, exact_.draft, method_, *environment_->backend);

@@ -100,6 +100,10 @@ class EvalCommand : public Command {
     if (!outputs_.stats.empty() && ctx_sizes_.size() > 1) {
       fail("--attention-stats {}: is of one context length, and --ctx-size has {}", outputs_.stats, ctx_sizes_.size());
     }
+    const auto is_auto = [](const runtime::MethodOptions& method) { return method.name == "auto"; };
+    if (fidelity_ && std::ranges::none_of(options_.methods, is_auto)) {
+      note("note: --fidelity has no effect: only auto keeps it, and --attn has others\n");
+    }
     if (!outputs_.plot.empty()) runtime::eval::check_picture(outputs_.plot);
     for (const char* option : {"--plot-by", "--plot-against"}) {
       if (outputs_.plot.empty() && app_->count(option) > 0) fail("{} goes with --plot", option);
@@ -188,7 +192,7 @@ class EvalCommand : public Command {
     report_.effective_share = outputs_.effective_percent / 100;
     if (!outputs_.out.empty() && first_rank()) file_.emplace(outputs_.out, report_.recipe);
     tasks_.say_what_the_bundled_model_cannot();
-    tasks_.note_unread_files();
+    tasks_.note_unread(*app_);
     const runtime::eval::EvalRecipe& read = report_.recipe;
     facts = {weights_digest(*environment_, directory_), shared_options(*app_),
              fmt::format("{} {} {} {} {}", read.haystack, read.squad, read.hotpotqa, read.text,

@@ -143,6 +143,7 @@ class GenerateCommand : public Command {
     if (chat_) chat = chosen_template(choices_, directory_);
     const Recommended what = chat_ ? Recommended::all : Recommended::rules;
     drawing_ = {sampling_for(*app_, sampling_, directory_, what, machine_.verbose), predict_, answers_};
+    note_unused_sampling(*app_, drawing_.sampling);
     environment_.emplace(machine_, directory_, rope_);
     const runtime::Tokenizer& tokenizer = *environment_->tokenizer;
     check_drawing(*environment_, drawing_);

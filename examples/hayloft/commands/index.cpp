@@ -2,6 +2,7 @@
 #include "examples/hayloft/decoding.h"
 #include "examples/hayloft/options/attention.h"
 #include "examples/hayloft/options/files.h"
+#include "examples/hayloft/options/kept.h"
 #include "examples/hayloft/options/machine.h"
 #include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/process/environment.h"
@@ -24,7 +25,7 @@ constexpr const char* index_examples = R"(Examples:
 
 class IndexCommand : public Command {
  public:
-  explicit IndexCommand(CLI::App& app) {
+  explicit IndexCommand(CLI::App& app) : app_(app) {
     app.footer(index_examples);
     add_context_argument(app, context_, "Saved context, made by hayloft ingest");
     add_model_option(app, model_, "where it was when the context was made");
@@ -39,7 +40,11 @@ class IndexCommand : public Command {
   }
 
   void run() override {
-    const std::filesystem::path directory = [this] { return model_of(offload::Snapshot::open(context_), model_); }();
+    const std::filesystem::path directory = [this] {
+      const offload::Snapshot snapshot = offload::Snapshot::open(context_);
+      check_kept_blocks(app_, machine_.block_tokens, snapshot.description().shape.block_tokens, context_);
+      return model_of(snapshot, model_);
+    }();
     const Environment environment(machine_, directory, rope_);
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
     std::optional<Progress> progress;
@@ -58,6 +63,7 @@ class IndexCommand : public Command {
   }
 
  private:
+  const CLI::App& app_;
   std::string context_;
   std::string model_;
   std::vector<std::string> indices_;

@@ -83,6 +83,22 @@ class LinkCommand : public Command {
       fail("--footprint {}: must be at least 64MiB, to be more than small caches hold",
            format_bytes(options_.footprint_bytes));
     }
+    if (list_tests_) {
+      for (const CLI::Option* option : app_->get_options()) {
+        if (option->count() == 0 || option->check_name("--list-tests")) continue;
+        fail("{}: --list-tests prints names and measures nothing; leave one of them out", option->get_name());
+      }
+    }
+    if (json_ == "-" && app_->count("--format") > 0) {
+      fail("--format: is of the table, and --json - prints JSON in its place; leave one of them out");
+    }
+    const bool some = !options_.tests.empty() || !link_options_.tests.empty();
+    if (some && options_.tests.empty() && app_->count("--footprint") > 0) {
+      note("note: --footprint has no effect: none of --tests measures the host\n");
+    }
+    if (some && link_options_.tests.empty() && app_->count("--link-footprint") > 0) {
+      note("note: --link-footprint has no effect: none of --tests measures the link to a GPU\n");
+    }
   }
 
   void check_ranks() const override {

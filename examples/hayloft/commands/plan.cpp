@@ -133,6 +133,10 @@ class PlanCommand : public Command {
       fail("--machine and --profile both name a profile; --machine takes memory and threads from it as well");
     }
     take_rates();
+    for (const char* option : {"--card", "--link-rate", "--device-rate"}) {
+      if (app_.count(option) > 0) machine_.for_cuda.emplace_back(option);
+    }
+    note_unused_cuda(machine_);
     if (!model_.empty()) return;
     request_.config = runtime::plan::config_of_shape(shape_);
     for (const runtime::MethodOptions& method : request_.methods) {
@@ -166,6 +170,7 @@ class PlanCommand : public Command {
       request_.tokenizer_file_bytes = runtime::tokenizer_bytes(model_);
     }
     request_.experts_held = experts_held(machine_, request_.config);
+    note_no_experts(machine_, request_.config);
     std::optional<runtime::plan::MachineProfile> other;
     if (!machine_file_.empty()) other = runtime::plan::read_profile(machine_file_);
     describe_machine(other);

@@ -19,9 +19,13 @@ void require_same(const CLI::App& app, const char* option, const T& asked, const
 
 }  // namespace
 
+void check_kept_blocks(const CLI::App& app, int asked, int kept, const std::string& file) {
+  require_same(app, "--block-tokens", asked, kept, file);
+}
+
 void check_kept_layout(const CLI::App& app, const runtime::SessionOptions& asked, const runtime::SessionOptions& kept,
                        const std::string& file) {
-  require_same(app, "--block-tokens", asked.cache.block_tokens, kept.cache.block_tokens, file);
+  check_kept_blocks(app, asked.cache.block_tokens, kept.cache.block_tokens, file);
   require_same<std::string>(app, "--columns", offload::name(asked.cache.columns), offload::name(kept.cache.columns),
                             file);
   require_same<std::string>(app, "--rows", offload::name(asked.cache.rows), offload::name(kept.cache.rows), file);

@@ -17,6 +17,9 @@ namespace hayloft::cli {
 void check_kept_layout(const CLI::App& app, const runtime::SessionOptions& asked, const runtime::SessionOptions& kept,
                        const std::string& file);
 
+// Checks --block-tokens alone, of a command that takes nothing else of these.
+void check_kept_blocks(const CLI::App& app, int asked, int kept, const std::string& file);
+
 // All of them. Throws for --prefill and the options of the prefill that stays, too.
 void check_kept_options(const CLI::App& app, const runtime::SessionOptions& asked, const runtime::SessionOptions& kept,
                         const std::string& file);

@@ -43,7 +43,10 @@ void add_memory_options(CLI::App& app, MachineOptions& options) {
       "Host memory for keys and values, as in 16GiB [90% of what is free]");
   add_text(
       app, "--gpu-memory", "BYTES",
-      [&](const std::string& text) { options.cuda.memory_bytes = read_memory("--gpu-memory", text); },
+      [&](const std::string& text) {
+        options.cuda.memory_bytes = read_memory("--gpu-memory", text);
+        options.for_cuda.emplace_back("--gpu-memory");
+      },
       "cuda: device memory to use, as in 16GiB [nearly all that is free]");
   add_choice<gpu::KvHost>(
       app, "--kv-host",
@@ -53,7 +56,10 @@ void add_memory_options(CLI::App& app, MachineOptions& options) {
        {"mmap", gpu::KvHost::mmap}},
       "cuda: how keys and values lie in host memory: pinned, read by the device in place; staged, copied through a "
       "small pinned buffer; mmap, copied likewise from the file they were saved to",
-      [&](gpu::KvHost kv_host) { options.cuda.kv_host = kv_host; })
+      [&](gpu::KvHost kv_host) {
+        options.cuda.kv_host = kv_host;
+        options.for_cuda.emplace_back("--kv-host");
+      })
       ->default_str("auto");
   add_text(
       app, "--block-tokens", "N",
@@ -85,7 +91,10 @@ void add_device_options(CLI::App& app, MachineOptions& options) {
       {{"auto", gpu::Link::automatic}, {"sm", gpu::Link::sm}, {"copy", gpu::Link::copy}, {"both", gpu::Link::both}},
       "cuda: what moves columns of keys over the link: the multiprocessors, which read them in place, the copy engine, "
       "or both",
-      [&](gpu::Link link) { options.cuda.link = link; })
+      [&](gpu::Link link) {
+        options.cuda.link = link;
+        options.for_cuda.emplace_back("--link");
+      })
       ->default_str("auto");
   common(app, Section::device, {"--device", "--threads"});
   advanced(app, Section::device, {"--link", "--oversubscribe"});
@@ -104,6 +113,15 @@ int thread_count(const MachineOptions& options) {
   return processors;
 }
 
+void note_unused_cuda(const MachineOptions& options) {
+  if (options.device != "cpu" || options.for_cuda.empty()) return;
+  std::vector<std::string> given = options.for_cuda;
+  std::sort(given.begin(), given.end());
+  given.erase(std::unique(given.begin(), given.end()), given.end());
+  note("note: {} {} no effect: not used by --device cpu, but by cuda\n", fmt::join(given, ", "),
+       given.size() == 1 ? "has" : "have");
+}
+
 void add_machine_options(CLI::App& app, MachineOptions& options) {
   add_memory_options(app, options);
   add_device_options(app, options);
@@ -117,8 +135,9 @@ void add_device_cache_options(CLI::App& app, MachineOptions& options, DeviceCach
     bytes = off ? 0 : automatic;
     add_text(
         app, name, "auto|BYTES|off",
-        [name, &bytes, automatic](const std::string& text) {
+        [name, &bytes, &options, automatic](const std::string& text) {
           bytes = text == "auto" ? automatic : text == "off" ? 0 : read_memory(name, text);
+          if (text != "auto" && text != "off") options.for_cuda.push_back(name);
         },
         help)
         ->default_str(off ? "off" : "auto");
@@ -159,7 +178,10 @@ void add_weights_option(CLI::App& app, MachineOptions& options) {
       "cuda: mixtures of experts in the device's memory; over the link, with those kept there that are asked for most; "
       "or near, in the machine's memory and multiplied by its processor; auto takes one of the others where the "
       "weights leave the device less than an eighth of its memory, and reads prompts over the link",
-      [&](ExpertPlace experts) { options.experts = experts; })
+      [&](ExpertPlace experts) {
+        options.experts = experts;
+        if (experts != ExpertPlace::automatic) options.for_cuda.emplace_back("--experts");
+      })
       ->default_str("auto");
   app.add_option(
          "--experts-held", options.experts_held,

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "gpu/device_options.h"
 #include "gpu/products.h"
@@ -26,8 +27,11 @@ struct MachineOptions {
   gpu::Products products = gpu::Products::exact;
   bool head = false;  // the model's head that predicts further tokens is loaded, too, for --draft mtp
   bool verbose = false;
-  std::string profile;  // a file; empty: the one that hayloft link keeps
+  std::string profile;                     // a file; empty: the one that hayloft link keeps
+  std::vector<std::string> for_cuda = {};  // the options given that say something of a CUDA device alone
 };
+// Says which options of a CUDA device were given beside --device cpu.
+void note_unused_cuda(const MachineOptions& options);
 // options.threads, or as many as there are processors where it is more and nobody insists; a line on standard error
 // says so.
 int thread_count(const MachineOptions& options);

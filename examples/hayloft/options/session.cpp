@@ -129,6 +129,17 @@ void add_sampling_options(CLI::App& app, runtime::SamplerOptions& options) {
   advanced(app, Section::sampling, {"--no-model-sampling"});
 }
 
+void note_unused_sampling(const CLI::App& app, const runtime::SamplerOptions& options) {
+  if (options.temperature != 0) return;
+  std::vector<std::string> given;
+  for (const char* option : {"--top-k", "--top-p", "--min-p", "--seed"}) {
+    if (app.get_option(option)->count() > 0) given.emplace_back(option);
+  }
+  if (given.empty()) return;
+  note("note: {} {} no effect: the temperature is 0, which takes the most likely token; --temp sets another\n",
+       fmt::join(given, ", "), given.size() == 1 ? "has" : "have");
+}
+
 void add_prefill_options(CLI::App& app, runtime::SessionOptions& options, std::vector<runtime::PrefillOptions>* ways) {
   using Order = runtime::PrefillOptions::Order;
   runtime::PrefillOptions& prefill = options.prefill;

@@ -11,6 +11,8 @@
 namespace hayloft::cli {
 
 void add_sampling_options(CLI::App& app, runtime::SamplerOptions& options);
+// Says which of the options given a temperature of 0 passes over; `options` are those that tokens are drawn by.
+void note_unused_sampling(const CLI::App& app, const runtime::SamplerOptions& options);
 // --prefill and its own, --batch. With `ways` --prefill may list several, which then have kind and sparse alone; what
 // is said of all is in the options.
 void add_prefill_options(CLI::App& app, runtime::SessionOptions& options,

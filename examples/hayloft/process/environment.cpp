@@ -129,6 +129,7 @@ Environment::Environment(const MachineOptions& options)
       backend(make_backend(options, threads, link, notes)),
       arena(std::make_unique<offload::Arena>(topology, arena_options(options, *backend))),
       profile_given_(options.profile) {
+  note_unused_cuda(options);
   if (!options.verbose) return;
   note("machine: {}\ndevice: {}\nhost memory for keys and values: {}\n", topology.describe(), backend->description(),
        format_bytes(arena->budget_bytes()));
@@ -141,6 +142,7 @@ Environment::Environment(const MachineOptions& options, const std::filesystem::p
   model = std::make_unique<runtime::Model>(model_path, *backend, options.weights, rope, options.experts, options.head);
   experts_held = cli::experts_held(options, model->config());
   arena = std::make_unique<offload::Arena>(topology, arena_options(options, *backend));
+  note_no_experts(options, model->config());
   for (const std::string& line : model->notes()) note("note: {}\n", line);
   if (std::filesystem::is_directory(model_path)) {
     for (const std::string& line : runtime::tokenizer_config_notes(model_path, *tokenizer)) note("note: {}\n", line);
@@ -160,6 +162,11 @@ Environment::Environment(const MachineOptions& options, const std::filesystem::p
 runtime::ExpertsHeld experts_held(const MachineOptions& options, const runtime::ModelConfig& config) {
   if (options.experts_held.empty()) return {};
   return runtime::plan::read_experts_held(options.experts_held, config.experts.count);
+}
+
+void note_no_experts(const MachineOptions& options, const runtime::ModelConfig& config) {
+  if (options.device == "cpu" || options.experts == runtime::ExpertPlace::automatic || config.experts.count > 0) return;
+  note("note: --experts has no effect: the model has no experts\n");
 }
 
 void note_experts_unheld(const runtime::ExpertsHeld& held, const runtime::ModelConfig& config,

@@ -78,6 +78,8 @@ bool say_idle_gpu(const gpu::NoDevice& why);
 
 // Returns what --experts-held says of the experts of a model; nothing where it was not given. Throws Error.
 runtime::ExpertsHeld experts_held(const MachineOptions& options, const runtime::ModelConfig& config);
+// Says in a line on standard error that --experts was given for a model without experts, where it was.
+void note_no_experts(const MachineOptions& options, const runtime::ModelConfig& config);
 // Says in a line on standard error that --experts-held was given for nothing, where it was, and why.
 void note_experts_unheld(const runtime::ExpertsHeld& held, const runtime::ModelConfig& config,
                          runtime::ExpertPlace place);

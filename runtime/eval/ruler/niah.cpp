@@ -165,6 +165,10 @@ bool hides_in_text(std::string_view task) {
                              [&](const Niah& each) { return each.task == task && each.haystack == Haystack::text; });
 }
 
+bool hides_numbers(std::string_view task) {
+  return std::ranges::any_of(tasks, [&](const Niah& each) { return each.task == task && each.value == Type::numbers; });
+}
+
 std::unique_ptr<RulerGenerator> make_ruler_niah(std::string_view task, const RulerOptions& options,
                                                 std::int64_t ctx_size) {
   const auto* niah =

@@ -30,6 +30,7 @@ struct RulerTask {
 const std::vector<RulerTask>& ruler_tasks();
 const RulerTask* find_ruler_task(std::string_view name);  // null: there is none of this name
 bool hides_in_text(std::string_view task);                // so that RulerOptions::haystack says something about it
+bool hides_numbers(std::string_view task);                // so that RulerOptions::digits does
 
 // The sources that samples are made from.
 struct RulerOptions {
