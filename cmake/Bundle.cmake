@@ -35,7 +35,8 @@ install(FILES ${PROJECT_SOURCE_DIR}/README.md DESTINATION share/doc/hayloft COMP
 
 # Licences. What has no library of its own in the bundle: headers, archives, and gtest in the CUDA tests.
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION share/doc/hayloft COMPONENT bundle EXCLUDE_FROM_ALL)
-set(included libfaiss-dev nlohmann-json3-dev libcli11-dev)
+set(included_in_program libfaiss-dev nlohmann-json3-dev libcli11-dev)
+set(included ${included_in_program})
 if(bundle_programs)
   list(APPEND included libgtest-dev)
 endif()

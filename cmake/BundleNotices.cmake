@@ -1,4 +1,4 @@
-# Run when the bundle is put together, after its libraries: licences of hayloft and of everything that goes with it, as
+# Run when the bundle or the Debian package is put together, after its libraries: licences of hayloft and of everything that goes with it, as
 # Debian's packages state them, into NOTICES. LIBRARIES: the bundle's folder of shared libraries, of the machine that Debian
 # calls ARCHITECTURE (x86_64-linux-gnu). INCLUDED: packages of what is compiled or linked into the programs. A library that
 # no package is known to bring is named.

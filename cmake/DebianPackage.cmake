@@ -8,6 +8,12 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/needle-model/model/ DESTINATION
 install(FILES ${PROJECT_SOURCE_DIR}/README.md DESTINATION ${debian_doc} COMPONENT debian EXCLUDE_FROM_ALL)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${debian_doc} RENAME copyright COMPONENT debian
         EXCLUDE_FROM_ALL)
+# Licences of what is compiled and linked into the program; its libraries' are in packages of their own.
+install(CODE "
+  include(${PROJECT_SOURCE_DIR}/cmake/BundleNotices.cmake)
+  set(notices \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${debian_doc}/notices\")
+  hayloft_bundle_notices(\"\${notices}/libraries\" \"${CMAKE_LIBRARY_ARCHITECTURE}\" \"${included_in_program}\" \"\${notices}\")
+" COMPONENT debian EXCLUDE_FROM_ALL)
 install(DIRECTORY ${HAYLOFT_PAGES}/man1/ DESTINATION share/man/man1 COMPONENT debian EXCLUDE_FROM_ALL OPTIONAL)
 set(completions ${PROJECT_SOURCE_DIR}/cmake/completions)
 install(FILES ${completions}/hayloft DESTINATION share/bash-completion/completions COMPONENT debian EXCLUDE_FROM_ALL)

@@ -22,7 +22,9 @@ if(out MATCHES "-dev|cublas|libcuda")
 endif()
 run(dpkg-deb --extract ${package} ${WORK}/root)
 foreach(file bin/hayloft share/hayloft/needle-model/config.json share/doc/hayloft/copyright share/man/man1/hayloft-needle.1
-             share/bash-completion/completions/hayloft)
+             share/bash-completion/completions/hayloft share/doc/hayloft/notices/index.txt
+             share/doc/hayloft/notices/libfaiss-dev share/doc/hayloft/notices/nlohmann-json3-dev
+             share/doc/hayloft/notices/libcli11-dev)
   if(NOT EXISTS ${WORK}/root/usr/${file})
     message(FATAL_ERROR "the package lacks /usr/${file}")
   endif()
