@@ -21,8 +21,23 @@ std::string_view without_port(std::string_view host) {
                                                                                             : host;
 }
 
+// An address of 127.0.0.0/8. Names may begin so as well (127.evil.example), and anybody can have such a name lead here.
+bool is_ipv4_loopback(std::string_view host) {
+  if (!host.starts_with("127.")) return false;
+  std::size_t parts = 0;
+  for (bool more = true; more; ++parts) {
+    const std::size_t dot = host.find('.');
+    const std::string_view part = host.substr(0, dot);
+    const bool digits = std::ranges::all_of(part, [](char c) { return c >= '0' && c <= '9'; });
+    if (!digits || part.empty() || part.size() > 3) return false;
+    more = dot != std::string_view::npos;
+    if (more) host.remove_prefix(dot + 1);
+  }
+  return parts == 4;
+}
+
 bool loopback(std::string_view host) {
-  return host == "localhost" || host == "[::1]" || host == "::1" || host.starts_with("127.");
+  return host == "localhost" || host == "[::1]" || host == "::1" || is_ipv4_loopback(host);
 }
 
 // In a time that does not tell how much of it is right.
