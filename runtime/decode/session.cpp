@@ -295,7 +295,8 @@ void Session::count_step(std::uint64_t spilled_before) {
 
 double Session::attended_share() const {
   const int layers = model_->config().global_layers();
-  if (positions_ == 0 || layers == 0) return 0;
+  if (positions_ == 0) return 0;
+  if (layers == 0) return 1;  // layers that slide attend to all that they see
   return attention_.positions_attended() / layers / static_cast<double>(positions_);
 }
 

@@ -202,8 +202,8 @@ class Session {
   double held_share(Kind kind) const { return attention_.held_share(kind); }  // DecodeAttention's, of those steps
   Counters counters() const { return attention_.read_counters(); }            // of the steps of this session
   std::int64_t steps() const { return steps_; }
-  // Mean fraction of the context attended to, over steps, global layers and lists of positions; 1 for `dense`, 0 before
-  // the first step.
+  // Mean fraction of the context attended to, over steps, global layers and lists of positions; 1 for `dense` and
+  // where all layers slide, 0 before the first step.
   double attended_share() const;
   // What those steps predict of their own error, whose rest is estimated by scores.
   const PredictedError& predicted_error() const { return attention_.predicted; }

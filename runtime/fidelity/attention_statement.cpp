@@ -70,10 +70,10 @@ bool AttentionStatement::attends_to_all() const {
 
 std::string AttentionStatement::text(bool named) const {
   const std::string by = methods_line(methods);
-  if (exact()) return named && steps > 0 ? fmt::format("exact: {}", by) : "exact";
+  if (exact()) return named && !by.empty() ? fmt::format("exact: {}", by) : "exact";
   const std::string rounded = int8_products ? int8_inputs : "";
   if (attends_to_all()) {
-    return fmt::format("approximate: every position attended to{}{}", named && steps > 0 ? ", " + by : "", rounded);
+    return fmt::format("approximate: every position attended to{}{}", named && !by.empty() ? ", " + by : "", rounded);
   }
   const std::string read = read_by(prompt) + rounded;
   if (by.empty()) return "approximate: " + read.substr(2);  // behind a prompt, before the first step

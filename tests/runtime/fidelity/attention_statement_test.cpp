@@ -35,6 +35,21 @@ TEST(AttentionStatement, DenseIsExactAndWhatSelectsSaysHowMuchItAttendedTo) {
   EXPECT_DOUBLE_EQ(statement.share(), (4 + 4 * selecting.attended_share()) / 8);
 }
 
+// As those of the first Mistral do: no layer has a method, and none leaves out what it sees.
+TEST(AttentionStatement, OfLayersThatAllSlideIsExact) {
+  TinyRun run("mistral-sliding");
+  ASSERT_EQ(run.model.config().global_layers(), 0);
+  Session session = run.session.fork();
+  run.decode(session, "dense", 3);
+  AttentionStatement statement;
+  statement.add(session);
+  EXPECT_EQ(statement.text(), "exact");
+  EXPECT_EQ(statement.text(/*named=*/true), "exact");
+  EXPECT_EQ(statement_members(statement)["attended_share"], 1.0);
+  statement.int8_products = true;
+  EXPECT_EQ(statement.text(/*named=*/true).find("approximate: every position attended to; inputs"), 0u);
+}
+
 TEST(AttentionStatement, OverRanksDenseAloneIsExact) {
   AttentionStatement statement;
   statement.over_ranks = true;
