@@ -12,6 +12,7 @@
 
 #include "offload/error.h"
 #include "offload/text/visible.h"
+#include "runtime/grammar/schema_formats.h"
 #include "runtime/grammar/schema_numbers.h"
 
 namespace hayloft::runtime::grammar {
@@ -35,25 +36,6 @@ object ::= "{" ws ( string ":" ws value ( "," ws string ":" ws value )* ws )? "}
 array ::= "[" ws ( value ( "," ws value )* ws )? "]"
 )";
 
-struct Format {
-  std::string_view name, rule;
-};
-// Times have only offsets that there are, as validators want them.
-constexpr std::array<Format, 8> kFormats{{
-    {"date", R"([0-9]{3} [1-9] "-" ( "0" [1-9] | "1" [0-2] ) "-" ( "0" [1-9] | "1" [0-9] | "2" [0-8] ))"},
-    {"time",
-     R"(( [01] [0-9] | "2" [0-3] ) ":" [0-5] [0-9] ":" [0-5] [0-9] ( "." [0-9]{1,6} )? ( "Z" | [-+] ( "0" [0-9] | "1" [01] ) ":" [0-5] [0-9] ))"},
-    {"date-time",
-     R"([0-9]{3} [1-9] "-" ( "0" [1-9] | "1" [0-2] ) "-" ( "0" [1-9] | "1" [0-9] | "2" [0-8] ) "T" ( [01] [0-9] | "2" [0-3] ) ":" [0-5] [0-9] ":" [0-5] [0-9] ( "." [0-9]{1,6} )? ( "Z" | [-+] ( "0" [0-9] | "1" [01] ) ":" [0-5] [0-9] ))"},
-    {"uuid", R"([0-9a-f]{8} "-" [0-9a-f]{4} "-" [0-9a-f]{4} "-" [0-9a-f]{4} "-" [0-9a-f]{12})"},
-    {"email",
-     R"([a-zA-Z0-9] [a-zA-Z0-9_+-]{0,30} ( "." [a-zA-Z0-9_+-]{1,30} )? "@" [a-zA-Z0-9] ( [a-zA-Z0-9-]{0,30} [a-zA-Z0-9] )? ( "." [a-zA-Z]{2,12} ){1,2})"},
-    {"hostname", R"([a-z0-9] ( [a-z0-9-]{0,30} [a-z0-9] )? ( "." [a-z] ( [a-z0-9-]{0,30} [a-z0-9] )? ){0,3})"},
-    {"ipv4",
-     R"(( "25" [0-5] | "2" [0-4] [0-9] | "1" [0-9] [0-9] | [1-9] [0-9] | [0-9] ) ( "." ( "25" [0-5] | "2" [0-4] [0-9] | "1" [0-9] [0-9] | [1-9] [0-9] | [0-9] ) ){3})"},
-    {"ipv6", R"([0-9a-f]{1,4} ( ":" [0-9a-f]{1,4} ){7})"},
-}};
-
 constexpr std::array<std::string_view, 11> kAnnotations{"title",    "description", "default",    "examples",
                                                         "$schema",  "$id",         "$comment",   "deprecated",
                                                         "readOnly", "writeOnly",   "definitions"};
@@ -67,6 +49,14 @@ class SchemaWriter {
     return prefix_ + "root ::= " + root + "\n" + rules_;
   }
 
+  // Those of objects alone, as arguments of calls are; refuses a schema that allows others.
+  std::string run_for_objects() {
+    if (whole_ == ordered_json::object()) return prefix_ + "root ::= object\n";
+    if (!of_objects(whole_, 0))
+      refuse("the schema", "the arguments of a call are an object: its type must be \"object\"");
+    return run();
+  }
+
  private:
   [[noreturn]] static void refuse(const std::string& where, const std::string& what) {
     fail("{}: {}", visible(where, Lines::joined).substr(0, 200), visible(what, Lines::joined));
@@ -77,6 +67,20 @@ class SchemaWriter {
     rules_ += name + " ::= " + right + "\n";
     if (rules_.size() > (std::size_t{8} << 20)) fail("the schema is too large");
     return name;
+  }
+
+  bool of_objects(const ordered_json& schema, int depth) {
+    if (depth > kMostSchemaDepth || !schema.is_object()) return false;
+    const auto all = [&](const ordered_json& list) {
+      return list.is_array() &&
+             std::ranges::all_of(list, [&](const auto& each) { return of_objects(each, depth + 1); });
+    };
+    if (schema.contains("$ref")) return of_objects(referred(schema, "the schema"), depth + 1);
+    if (schema.contains("enum")) return std::ranges::all_of(schema["enum"], &ordered_json::is_object);
+    if (schema.contains("const")) return schema["const"].is_object();
+    if (schema.contains("anyOf")) return all(schema["anyOf"]);
+    if (schema.contains("allOf")) return all(schema["allOf"]);
+    return schema.contains("type") ? schema["type"] == "object" : schema.contains("properties");
   }
 
   // The name of a rule, or a group.
@@ -207,25 +211,29 @@ class SchemaWriter {
     return "( " + all + " )";
   }
 
+  // Returns the part of the schema that a $ref names.
+  const ordered_json& referred(const ordered_json& schema, const std::string& where) const {
+    if (!schema["$ref"].is_string()) refuse(where + ".$ref", "is a text");
+    const std::string& path = schema["$ref"].get_ref<const std::string&>();
+    if (path == "#") return whole_;
+    if (!path.starts_with("#/"))
+      refuse(where + ".$ref", "\"" + path + "\": only parts of the schema itself, as #/$defs/NAME");
+    try {
+      return whole_.at(ordered_json::json_pointer(path.substr(1)));
+    } catch (const std::exception&) {
+      refuse(where + ".$ref", "\"" + path + "\" is not in the schema");
+    }
+  }
+
   std::string rule_of_reference(const ordered_json& schema, const std::string& where, int depth) {
     only(schema, where, {"$ref", "$defs"});
-    if (!schema["$ref"].is_string()) refuse(where + ".$ref", "is a text");
+    const ordered_json& target = referred(schema, where);
     const std::string& path = schema["$ref"].get_ref<const std::string&>();
     const auto known = references_.find(path);
     if (known != references_.end()) return known->second;
-    const ordered_json* target = &whole_;
-    if (path != "#") {
-      if (!path.starts_with("#/"))
-        refuse(where + ".$ref", "\"" + path + "\": only parts of the schema itself, as #/$defs/NAME");
-      try {
-        target = &whole_.at(ordered_json::json_pointer(path.substr(1)));
-      } catch (const std::exception&) {
-        refuse(where + ".$ref", "\"" + path + "\" is not in the schema");
-      }
-    }
     const std::string name = fmt::format("{}r{}", prefix_, next_++);
     references_[path] = name;
-    const std::string right = rule_of(*target, path, depth + 1);
+    const std::string right = rule_of(target, path, depth + 1);
     rules_ += name + " ::= " + right + "\n";
     return name;
   }
@@ -235,6 +243,10 @@ class SchemaWriter {
     const ordered_json none = ordered_json::object();
     const ordered_json& properties = schema.contains("properties") ? schema["properties"] : none;
     if (!properties.is_object()) refuse(where + ".properties", "is an object");
+    if (schema.contains("additionalProperties") && !schema["additionalProperties"].is_boolean() &&
+        !schema["additionalProperties"].is_object()) {
+      refuse(where + ".additionalProperties", "is true, false or a schema");
+    }
     if (properties.size() > kMostProperties) {
       refuse(where + ".properties", fmt::format("are {}: at most {}", properties.size(), kMostProperties));
     }
@@ -367,6 +379,10 @@ std::string gbnf_text(const std::string& text) {
 
 std::string rules_of_schema(const ordered_json& schema, const std::string& prefix) {
   return SchemaWriter(schema, prefix).run();
+}
+
+std::string rules_of_arguments(const ordered_json& schema, const std::string& prefix) {
+  return SchemaWriter(schema, prefix).run_for_objects();
 }
 
 std::string json_rules() {

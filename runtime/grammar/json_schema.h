@@ -16,6 +16,10 @@ std::string gbnf_of_schema(const nlohmann::ordered_json& schema);
 // whose names begin with the prefix.
 std::string rules_of_schema(const nlohmann::ordered_json& schema, const std::string& prefix);
 
+// The same of the arguments of a call, which are an object: a schema that allows anything else is refused, and one that
+// says nothing is that of any object.
+std::string rules_of_arguments(const nlohmann::ordered_json& schema, const std::string& prefix);
+
 // The rules of JSON: object, array, string, number, boolean, null, value, and ws, the white space between them.
 std::string json_rules();
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <map>
+#include "runtime/serve/openai/messages.h"
 
 namespace hayloft::runtime::serve::messages {
 namespace {
@@ -200,7 +201,7 @@ struct Tool {
 };
 
 constexpr Field<Tool> kMessageToolFields[] = {
-    {"name", [](const Value& value, Tool& tool) { tool.function["name"] = value.text(); }},
+    {"name", [](const Value& value, Tool& tool) { tool.function["name"] = openai::tool_name(value); }},
     {"description", [](const Value& value, Tool& tool) { tool.function["description"] = value.text(); }},
     {"input_schema", [](const Value& value, Tool& tool) { tool.function["parameters"] = value.object(); }},
     {"type", [](const Value& value, Tool&) { value.only({"custom"}); }},

@@ -55,7 +55,7 @@ void read_tool_choice(const Value& value, Draft& draft) {
     const bool named = choice.size() == 2 && choice.contains("type") && choice["type"] == "function" &&
                        choice.contains("function") && choice["function"].is_object() &&
                        choice["function"].size() == 1 && choice["function"].contains("name") &&
-                       choice["function"]["name"].is_string();
+                       choice["function"]["name"].is_string() && choice["function"]["name"] != "";
     if (!named) value.refuse("an object names a function: {\"type\": \"function\", \"function\": {\"name\": ...}}");
     draft.call_of = choice["function"]["name"].get<std::string>();
     draft.call_wanted = true;

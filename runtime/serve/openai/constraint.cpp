@@ -19,7 +19,7 @@ std::string grammar_of_calls(const AnswerForm& form, const std::vector<bool>& st
     const OfferedTool& tool = form.tools[i];
     if (!only.empty() && tool.name != only) continue;
     const std::string prefix = fmt::format("t{}-", i);
-    rules += strict[i] ? grammar::rules_of_schema(tool.parameters, prefix) : prefix + "root ::= object\n";
+    rules += strict[i] ? grammar::rules_of_arguments(tool.parameters, prefix) : prefix + "root ::= object\n";
     const std::string name = grammar::gbnf_text(Json(tool.name).dump(-1, ' ', false, Json::error_handler_t::replace));
     calls += calls.empty() ? "" : " | ";
     calls += R"("{" ws "\"name\":" ws )" + name + R"( "," ws "\"arguments\":" ws )" + prefix + R"(root ws "}")";
@@ -125,7 +125,10 @@ void add_constraint(Draft& draft) {
   }
   std::vector<bool> strict;
   if (!draft.request.form.tools.empty()) {
-    for (const Json& tool : *draft.tools) strict.push_back(tool["function"].value("strict", false));
+    for (const Json& tool : *draft.tools) {
+      const auto field = tool["function"].find("strict");
+      strict.push_back(field != tool["function"].end() && *field == true);  // null counts as absent
+    }
   }
   const bool calls_or_answer = has_schema(draft) && !strict.empty();
   const bool calls_held = draft.call_wanted || calls_or_answer || std::ranges::find(strict, true) != strict.end();

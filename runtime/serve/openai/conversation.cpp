@@ -176,7 +176,9 @@ Conversation write_conversation(const Draft& draft) {
     std::vector<OfferedTool> offered;
     for (const Json& tool : *draft.tools) {
       const Json& function = tool["function"];
-      offered.push_back({function["name"].get<std::string>(), function.value("parameters", Json::object())});
+      const auto parameters = function.find("parameters");
+      const bool said = parameters != function.end() && !parameters->is_null();
+      offered.push_back({function["name"].get<std::string>(), said ? *parameters : Json::object()});
     }
     written.form = answer_form(writer.chat_template(), std::move(offered), written.text);
     if (!written.form.calls()) {

@@ -42,6 +42,10 @@ std::string dumped(const Json& json) {
   return text_of_json(json);
 }
 
+bool has(const Json& object, const char* field) {
+  return object.contains(field) && !object[field].is_null();
+}
+
 std::string Value::text() const {
   if (!json_.is_string()) refuse("must be a string");
   return json_.get<std::string>();

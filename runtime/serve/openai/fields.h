@@ -42,6 +42,9 @@ std::string shown_name(std::string_view name);
 // JSON of one line; what is no UTF-8 becomes U+FFFD.
 std::string dumped(const Json& json);
 
+// Returns whether an object has a field; null counts as absent.
+bool has(const Json& object, const char* field);
+
 // A field of a request, whose value is read as what it must be: of another type, or out of range, it is refused by
 // name. A view.
 class Value {

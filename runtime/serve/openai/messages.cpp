@@ -41,7 +41,7 @@ void read_content(const Value& value, Json& message) {
     const Value each(fmt::format("{}[{}]", value.name(), i), value.json()[i]);
     Part part;
     read_fields<Part>(each.object(), "a part", each.name() + ".", {kPartFields}, kMeaninglessOfParts, part);
-    if (!part.typed || !each.json().contains("text")) each.refuse("must have a type, \"text\", and a text");
+    if (!part.typed || !has(each.json(), "text")) each.refuse("must have a type, \"text\", and a text");
     content.push_back({{"type", "text"}, {"text", part.text}});
   }
 }
@@ -54,7 +54,7 @@ struct Nothing {};
 
 // The fields of a tool, as the API has it; a template may write more.
 constexpr Field<Nothing> kFunctionFields[] = {
-    {"name", [](const Value& value, Nothing&) { value.text(); }},
+    {"name", [](const Value& value, Nothing&) { tool_name(value); }},
     {"description", [](const Value& value, Nothing&) { value.text(); }},
     {"parameters", [](const Value& value, Nothing&) { value.object(); }},
     {"strict", [](const Value& value, Nothing&) { value.flag(); }},
@@ -79,7 +79,7 @@ constexpr Field<Nothing> kCallFields[] = {
     {"function",
      [](const Value& value, Nothing& nothing) {
        read_fields<Nothing>(value.object(), "a call", value.name() + ".", {kCalledFields}, {}, nothing);
-       if (!value.json().contains("name")) value.refuse("must have a name");
+       if (!has(value.json(), "name")) value.refuse("must have a name");
      }},
 };
 constexpr Meaningless kMeaninglessOfCalls[] = {{"index", must_be::integer}};  // of a stream it was put together from
@@ -89,13 +89,13 @@ void read_calls(const Value& value, Json& message) {
   for (std::size_t i = 0; i < value.list().size(); ++i) {
     const Value each(fmt::format("{}[{}]", value.name(), i), value.json()[i]);
     read_fields<Nothing>(each.object(), "a call", each.name() + ".", {kCallFields}, kMeaninglessOfCalls, nothing);
-    if (!each.json().contains("function")) each.refuse("must have a function");
+    if (!has(each.json(), "function")) each.refuse("must have a function");
   }
   if (!value.json().empty()) message["tool_calls"] = value.json();
 }
 
 void pass_on(const Value& value, Json& message) {
-  message[value.name().substr(value.name().rfind('.') + 1)] = value.json();
+  message[value.name().substr(value.name().rfind('.') + 1)] = value.text();
 }
 
 void refuse_unless_empty(const Value& value, Json&) {
@@ -147,6 +147,18 @@ Json checked_messages(const Json& list, const ChatTemplate& chat_template) {
   return messages;
 }
 
+std::string tool_name(const Value& value) {
+  const auto ends_it = [](char c) {
+    return static_cast<unsigned char>(c) <= 0x20 || c == 0x7F ||
+           std::string_view(R"("\<>[]{})").find(c) != std::string_view::npos;
+  };
+  std::string name = value.text();
+  if (name.empty() || std::ranges::any_of(name, ends_it)) {
+    value.refuse("must be a name, not empty and without white space, quotes, backslashes and brackets");
+  }
+  return name;
+}
+
 std::vector<std::string> check_tools(const Json& list) {
   std::vector<std::string> others;
   Nothing nothing;
@@ -164,10 +176,10 @@ std::vector<std::string> check_tools(const Json& list) {
   for (std::size_t i = 0; i < list.size(); ++i) {
     const Value tool(fmt::format("tools[{}]", i), list[i]);
     check(tool, kToolFields);
-    if (!tool.json().contains("function")) tool.refuse("must have a function");
+    if (!has(tool.json(), "function")) tool.refuse("must have a function");
     const Value function(tool.name() + ".function", tool.json()["function"]);
     check(function, kFunctionFields);
-    if (!function.json().contains("name")) function.refuse("must have a name");
+    if (!has(function.json(), "name")) function.refuse("must have a name");
   }
   return others;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <set>
+#include "runtime/serve/openai/messages.h"
 
 namespace hayloft::runtime::serve::responses {
 namespace {
@@ -47,7 +48,7 @@ std::string content_text(const Value& value) {
     ContentPart part;
     openai::read_fields<ContentPart>(each.object(), "a part", each.name() + ".", {kItemPartFields},
                                      kMeaninglessOfContent, part);
-    if (part.type.empty() || !each.json().contains("text")) each.refuse("must have a type and a text");
+    if (part.type.empty() || !openai::has(each.json(), "text")) each.refuse("must have a type and a text");
     text += (i > 0 ? "\n" : "") + part.text;
   }
   return text;
@@ -189,7 +190,7 @@ void require_outputs(const Json& messages) {
 
 constexpr Field<Json> kResponseToolFields[] = {
     {"type", [](const Value& value, Json&) { value.only({"function"}); }},
-    {"name", [](const Value& value, Json& function) { function["name"] = value.text(); }},
+    {"name", [](const Value& value, Json& function) { function["name"] = openai::tool_name(value); }},
     {"description", [](const Value& value, Json& function) { function["description"] = value.text(); }},
     {"parameters", [](const Value& value, Json& function) { function["parameters"] = value.object(); }},
     {"strict", [](const Value& value, Json& function) { function["strict"] = value.flag(); }},
@@ -232,7 +233,7 @@ Json chat_tools(const Value& list) {
     const Value each(fmt::format("{}[{}]", list.name(), i), list.json()[i]);
     Json function = Json::object();
     openai::read_fields<Json>(each.object(), "a tool", each.name() + ".", {kResponseToolFields}, {}, function);
-    if (!function.contains("name") || !each.json().contains("type")) each.refuse("must have a type and a name");
+    if (!function.contains("name") || !openai::has(each.json(), "type")) each.refuse("must have a type and a name");
     tools.push_back({{"type", "function"}, {"function", std::move(function)}});
   }
   return tools;

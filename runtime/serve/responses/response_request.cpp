@@ -63,7 +63,7 @@ void read_response_choice(const Value& value, ResponseDraft& draft) {
   const Json& choice = value.json();
   if (choice.is_object()) {
     const bool named = choice.size() == 2 && choice.contains("type") && choice["type"] == "function" &&
-                       choice.contains("name") && choice["name"].is_string();
+                       choice.contains("name") && choice["name"].is_string() && choice["name"] != "";
     if (!named) value.refuse("an object names a function: {\"type\": \"function\", \"name\": ...}");
     draft.chat.call_of = choice["name"].get<std::string>();
     draft.chat.call_wanted = true;

@@ -1,0 +1,101 @@
+#include "runtime/serve/messages/message_request.h"
+#include "runtime/serve/responses/response_request.h"
+#include "tests/runtime/serve/request_fixture.h"
+
+// Tools that are offered: what a call could not be told from is refused by the name that was sent.
+namespace hayloft::runtime::serve::openai {
+namespace {
+
+using messages::message_request;
+using responses::response_request;
+
+class ToolRequest : public OpenAiRequestTest {
+ protected:
+  ToolRequest() {
+    template_ = ChatTemplate::from_source(
+        "{{ tools | tojson }}<tool_call>{% for m in messages %}{{ m.role }}: {{ m.content }}{{ m.tool_call_id }}\n"
+        "{% endfor %}",
+        "test");
+  }
+
+  static std::string chat(const std::string& function, const std::string& more = "") {
+    return R"({"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function", "function": )" +
+           function + "}]" + more + "}";
+  }
+  static std::string named(const std::string& name) { return R"({"name": )" + Json(name).dump() + "}"; }
+};
+
+// Otherwise the call of a tool that is required came back as text, and arguments began in the name.
+TEST_F(ToolRequest, NamesAreNoneThatACallCouldNotBeToldFrom) {
+  for (const char* name : {"", "a b", "\t", "a\"b", "a\\b", "</tool_call>", "f[0]", "{f}"}) {
+    const std::string quoted = Json(name).dump();
+    EXPECT_EQ(refused_field(chat_request, chat(named(name))), "tools[0].function.name") << name;
+    EXPECT_EQ(refused_field(message_request, R"({"max_tokens": 9, "messages": [{"role": "user", "content": "a"}],
+        "tools": [{"input_schema": {}, "name": )" +
+                                                 quoted + "}]}"),
+              "tools[0].name")
+        << name;
+    EXPECT_EQ(
+        refused_field(response_request, R"({"input": "a", "tools": [{"type": "function", "name": )" + quoted + "}]}"),
+        "tools[0].name")
+        << name;
+  }
+  for (const char* name : {"f", "get_weather", "mcp.server/tool:v1-2", "wetter_für_é"}) {
+    EXPECT_EQ(status_of(chat_request, chat(named(name))), 200) << name;
+  }
+}
+
+TEST_F(ToolRequest, AChoiceNamesATool) {
+  const std::string choice = R"(, "tool_choice": {"type": "function", "function": {"name": ""}})";
+  EXPECT_EQ(refused_field(chat_request, chat(named("f"), choice)), "tool_choice");
+  EXPECT_EQ(refused_field(response_request, R"({"input": "a", "tools": [{"type": "function", "name": "f"}],
+      "tool_choice": {"type": "function", "name": ""}})"),
+            "tool_choice");
+}
+
+// A call whose arguments are no object is none, whatever its schema says.
+TEST_F(ToolRequest, StrictArgumentsAreObjects) {
+  const auto strict = [](const std::string& schema) {
+    return chat(R"({"name": "f", "strict": true, "parameters": )" + schema + "}");
+  };
+  for (const char* schema :
+       {R"({"type": "string"})", R"({"type": ["object", "null"]})", R"({"enum": [{}, 1]})", R"({"const": "a"})",
+        R"({"anyOf": [{"type": "object"}, {"type": "null"}]})", R"({"items": {}})", R"({"title": "t"})",
+        R"({"$ref": "#/$defs/a", "$defs": {"a": {"type": "array"}}})", R"({"$ref": "#"})"}) {
+    EXPECT_EQ(refused_field(chat_request, strict(schema)), "tools") << schema;
+  }
+  for (const char* schema : {"{}", R"({"type": "object"})", R"({"properties": {"a": {}}})", R"({"enum": [{"a": 1}]})",
+                             R"({"$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}})",
+                             R"({"anyOf": [{"type": "object"}, {"const": {"b": 1}}]})"}) {
+    EXPECT_EQ(status_of(chat_request, strict(schema)), 200) << schema;
+  }
+}
+
+TEST_F(ToolRequest, NullCountsAsAbsent) {
+  for (const char* function : {R"({"name": "f", "strict": null})", R"({"name": "f", "parameters": null})",
+                               R"({"name": "f", "parameters": null, "strict": true, "description": null})"}) {
+    EXPECT_EQ(status_of(chat_request, chat(function)), 200) << function;
+  }
+  EXPECT_EQ(refused_field(chat_request, chat(R"({"name": null})")), "tools[0].function");
+  const auto message = [](const std::string& text) { return R"({"messages": [)" + text + "]}"; };
+  EXPECT_EQ(refused_field(chat_request, message(R"({"role": "user", "content": [{"type": "text", "text": null}]})")),
+            "messages[0].content[0]");
+  EXPECT_EQ(refused_field(chat_request, message(R"({"role": "assistant", "tool_calls": [{"id": "1", "type": "function",
+      "function": {"name": null, "arguments": "{}"}}]})")),
+            "messages[0].tool_calls[0].function");
+  EXPECT_EQ(refused_field(response_request,
+                          R"({"input": [{"role": "user", "content": [{"type": "input_text", "text": null}]}]})"),
+            "input[0].content[0]");
+}
+
+TEST_F(ToolRequest, FieldsOfAMessageAreTexts) {
+  for (const char* value : {"5", "true", "{}", "[\"a\"]"}) {
+    for (const std::string name : {"name", "tool_call_id", "reasoning_content"}) {
+      const std::string body = R"({"messages": [{"role": "user", "content": "a", ")" + name + "\": " + value + "}]}";
+      EXPECT_EQ(refused_field(chat_request, body), "messages[0]." + name) << value;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hayloft::runtime::serve::openai
