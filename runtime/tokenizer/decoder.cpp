@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <numeric>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -22,12 +23,14 @@ std::string join(const std::vector<std::string>& tokens, std::string_view betwee
   return out;
 }
 
-std::string replace_literal(std::string_view text, std::string_view from, std::string_view to) {
+// Ends where the result has more than `most` bytes, with what it has by then.
+std::string replace_literal(std::string_view text, std::string_view from, std::string_view to,
+                            std::size_t most = std::string_view::npos) {
   std::string out;
   for (;;) {
     const std::size_t at = from.empty() ? std::string_view::npos : text.find(from);
     out += text.substr(0, at);
-    if (at == std::string_view::npos) return out;
+    if (at == std::string_view::npos || out.size() > most) return out;
     out += to;
     text.remove_prefix(at + from.size());
   }
@@ -52,7 +55,12 @@ Decoder::Step Decoder::read_step(const Field& field) {
   if (type == "ByteLevel") return ByteLevel{};
   if (type == "ByteFallback") return ByteFallback{};
   if (type == "Fuse") return Fuse{};
-  if (type == "Replace") return Replace{read_pattern(field.at("pattern")), field.at("content").text()};
+  if (type == "Replace") {
+    const Field pattern = field.at("pattern");
+    const auto text = pattern.find("String");
+    std::string searched = text ? text->text() : std::string();
+    return Replace{read_pattern(pattern), std::move(searched), field.at("content").text()};
+  }
   if (type == "Strip") {
     const auto count = [&](const char* key) { return static_cast<std::size_t>(field.at(key).token_id()); };
     return Strip{field.at("content").text(), count("start"), count("stop")};
@@ -85,11 +93,15 @@ void Decoder::run(const Fuse&, Tokens& tokens, Pass&) {
   tokens = {join(tokens, "")};
 }
 
+// A text is searched without a matcher, which takes longer to make than a token to decode.
 void Decoder::run(const Replace& step, Tokens& tokens, Pass& pass) {
-  Regex::Matcher matcher(step.pattern);
+  std::optional<Regex::Matcher> matcher;
+  if (step.text.empty()) matcher.emplace(step.pattern);
   std::size_t bytes = 0;
   for (std::string& token : tokens) {
-    token = replace_all(token, matcher, step.content, pass.growth.most() - bytes);
+    const std::size_t most = pass.growth.most() - bytes;
+    token = matcher ? replace_all(token, *matcher, step.content, most)
+                    : replace_literal(token, step.text, step.content, most);
     bytes += token.size();
     if (bytes > pass.growth.most()) break;
   }

@@ -29,6 +29,7 @@ class Decoder {
   struct Fuse {};
   struct Replace {
     Regex pattern;
+    std::string text;  // of a pattern that is one; empty: an expression
     std::string content;
   };
   struct Strip {  // of each text that reaches this step
