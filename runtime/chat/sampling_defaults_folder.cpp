@@ -20,7 +20,7 @@ constexpr std::int64_t longest_run = 1 << 20;
 constexpr std::size_t most_listed = 1 << 20;
 
 // Fields by which transformers draws other tokens, and the value at which they do nothing; none of them is here. Null
-// does nothing either.
+// does nothing either. To a decoder, what encoders have read is its prompt.
 struct Unsupported {
   const char* name;
   json neutral;
@@ -39,6 +39,8 @@ const std::vector<Unsupported>& unsupported_fields() {
                                                   {"force_words_ids", nullptr},
                                                   {"token_healing", false},
                                                   {"top_h", nullptr},
+                                                  {"encoder_repetition_penalty", 1},
+                                                  {"encoder_no_repeat_ngram_size", 0},
                                                   {"stop_strings", nullptr},
                                                   {"forced_bos_token_id", nullptr},
                                                   {"forced_eos_token_id", nullptr}};
@@ -47,7 +49,7 @@ const std::vector<Unsupported>& unsupported_fields() {
 
 // Names what is read here or by the configuration, and what says nothing about the tokens of one answer: lengths that
 // the options of a command say, machinery and outputs of transformers, and encoders that there are not.
-constexpr std::array<std::string_view, 67> heeded_or_meaningless = {
+constexpr std::array<std::string_view, 65> heeded_or_meaningless = {
     "do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff",
     "repetition_penalty", "no_repeat_ngram_size", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids",
     "min_length", "min_new_tokens", "eos_token_id",
@@ -57,12 +59,11 @@ constexpr std::array<std::string_view, 67> heeded_or_meaningless = {
     "return_legacy_cache", "output_attentions", "output_hidden_states", "output_scores", "output_logits",
     "return_dict_in_generate", "num_return_sequences", "low_memory", "compile_config", "disable_compile",
     "continuous_batching_config", "prefill_chunk_size", "early_stopping", "length_penalty", "renormalize_logits",
-    "remove_invalid_values", "encoder_no_repeat_ngram_size", "encoder_repetition_penalty", "is_assistant",
-    "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold",
-    "prompt_lookup_num_tokens", "max_matching_ngram_size", "assistant_early_exit", "assistant_lookbehind",
-    "target_lookbehind", "assistant_ensemble_weight", "speculation_type", "use_mtp", "_commit_hash",
-    "generation_kwargs", "trust_remote_code", "_name_or_path", "architectures", "model_type", "dtype", "torch_dtype",
-    "is_encoder_decoder"};
+    "remove_invalid_values", "is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule",
+    "assistant_confidence_threshold", "prompt_lookup_num_tokens", "max_matching_ngram_size", "assistant_early_exit",
+    "assistant_lookbehind", "target_lookbehind", "assistant_ensemble_weight", "speculation_type", "use_mtp",
+    "_commit_hash", "generation_kwargs", "trust_remote_code", "_name_or_path", "architectures", "model_type", "dtype",
+    "torch_dtype", "is_encoder_decoder"};
 
 float sampling_number(const JsonFields& fields, const SamplingRange& range, float absent) {
   const json* value = fields.find(range.name);

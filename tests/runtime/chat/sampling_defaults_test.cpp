@@ -102,12 +102,19 @@ TEST_F(GenerationConfig, RefusesByNameWhatWouldDrawOtherTokens) {
                                                             {"stop_strings", {"."}},
                                                             {"token_healing", true},
                                                             {"top_h", 0.4},
+                                                            {"encoder_repetition_penalty", 2.0},
+                                                            {"encoder_no_repeat_ngram_size", 3},
                                                             {"watermarking_config", {{"bias", 2.5}}}};
   for (const auto& [name, value] : fields) {
     EXPECT_NE(message({{name, value}}).find(std::string("generation_config.json: ") + name), std::string::npos)
         << message({{name, value}});
   }
-  const json off = {{"num_beams", 1}, {"penalty_alpha", 0.0}, {"guidance_scale", nullptr}, {"token_healing", false}};
+  const json off = {{"num_beams", 1},
+                    {"penalty_alpha", 0.0},
+                    {"guidance_scale", nullptr},
+                    {"token_healing", false},
+                    {"encoder_repetition_penalty", 1.0},
+                    {"encoder_no_repeat_ngram_size", 0}};
   EXPECT_EQ(message(off), "accepted");
 }
 
