@@ -1,10 +1,12 @@
 #include "examples/hayloft/run_plan.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "examples/hayloft/process/messages.h"
 #include "examples/hayloft/process/ranks.h"
 #include "examples/hayloft/saved_context.h"
+#include "index/scan/blas_places.h"
 #include "offload/error.h"
 #include "offload/text/format.h"
 #include "runtime/checkpoint/checkpoint.h"
@@ -100,6 +102,9 @@ runtime::plan::Plan announce_plan(const Environment& environment, const PlannedR
       profile && !over_ranks() && profile->threads == request.threads && profile->device == environment.backend->name();
   const runtime::plan::Plan plan = runtime::plan::make_plan(request, applies ? &*profile : nullptr);
   if (!plan.shortfall.empty()) fail("{}", plan.shortfall);
+  // Working memory that a limit of the process may refuse is taken before anything is read.
+  const auto by_faiss = [](const runtime::MethodOptions& method) { return method.name == "ann" || method.faiss; };
+  if (std::ranges::any_of(run.methods, by_faiss)) index::prepare_blas(environment.threads);
   note("{}\n", runtime::plan::plan_line(plan));
   note_positions(request.config, run.tokens, run.model);
   return plan;

@@ -111,6 +111,8 @@ TEST_F(MemoryLimit, OfAddressSpaceIsRefusedInOneLineWhereFaissNeedsMore) {
   EXPECT_NE(faiss.err.find("Faiss", line), std::string::npos) << faiss.err;
   EXPECT_NE(faiss.err.find("ulimit", line), std::string::npos) << faiss.err;
   EXPECT_EQ(faiss.err.find('\n', line) + 1, faiss.err.size()) << faiss.err;
+  EXPECT_NE(own.err.find("plan: "), std::string::npos) << own.err;
+  EXPECT_EQ(faiss.err.find("plan: "), std::string::npos) << "refused when something had been read: " << faiss.err;
 }
 
 // A control group of this one's with a limit, where the system lets one be made.
