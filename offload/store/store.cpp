@@ -26,15 +26,18 @@ void round_to(const std::vector<double>& exact, std::vector<float>& rounded) {
 
 Store::Store(Arena& arena, const StoreShape& shape)
     : arena_(&arena), shape_(shape), layout_(std::make_shared<BlockLayout>(shape)) {
-  const std::size_t sums = static_cast<std::size_t>(shape.kv_heads) * static_cast<std::size_t>(shape.head_dim);
-  layers_.resize(static_cast<std::size_t>(shape.layers));
-  for (Layer& layer : layers_) {
-    layer.exact_sum.assign(sums, 0.0);
-    layer.value_sum.assign(sums, 0.0f);
-    if (!in_planes(shape.columns)) continue;
-    layer.exact_spread.assign(sums, 0.0);
-    layer.spread.assign(sums, 0.0f);
-  }
+  layers_.assign(static_cast<std::size_t>(shape.layers), empty_layer());
+}
+
+Store::Layer Store::empty_layer() const {
+  const std::size_t sums = static_cast<std::size_t>(shape_.kv_heads) * static_cast<std::size_t>(shape_.head_dim);
+  Layer layer;
+  layer.exact_sum.assign(sums, 0.0);
+  layer.value_sum.assign(sums, 0.0f);
+  if (!in_planes(shape_.columns)) return layer;
+  layer.exact_spread.assign(sums, 0.0);
+  layer.spread.assign(sums, 0.0f);
+  return layer;
 }
 
 Store::Store(Arena& arena, const StoreShape& shape, const std::shared_ptr<const void>& owner,
@@ -165,6 +168,17 @@ void Store::copy_mapped_blocks(const Threads& threads) {
     }
     layer.adopted = 0;
   }
+}
+
+void Store::clear(int layer) {
+  layers_[index(layer)] = empty_layer();
+}
+
+bool Store::shares_blocks() const {
+  return std::ranges::any_of(layers_, [](const Layer& layer) {
+    return layer.adopted > 0 ||
+           std::ranges::any_of(layer.owners, [](const auto& owner) { return owner.use_count() > 1; });
+  });
 }
 
 std::uint64_t Store::bytes() const {

@@ -107,6 +107,10 @@ class Store {
   // store is then unchanged.
   void copy_mapped_blocks(const Threads& threads);
 
+  // Lets go of a layer's blocks; it is as in a new store then. Memory that nobody shares goes back to the arena.
+  void clear(int layer);
+  bool shares_blocks() const;  // with a fork, or with an owner from whom they were adopted
+
   std::uint64_t bytes() const;  // of all blocks this store refers to, shared ones included
 
  private:
@@ -123,6 +127,7 @@ class Store {
   };
   Store(const Store&) = default;  // what fork() does
   std::size_t index(int layer) const;
+  Layer empty_layer() const;
 
   Arena* arena_;
   StoreShape shape_;

@@ -93,8 +93,9 @@ class Cache {
   void give_back() noexcept { reserved_.clear(); }
 
   // Makes the columns of what has been committed anew in another format, to the bit those of a cache that had it from
-  // the beginning; forks keep theirs. Rows in f16 of a cache alone: anything else is a programmer's mistake. Throws
-  // Error when the arena's budget has no room for both stores at once; nothing has changed then.
+  // the beginning; forks keep theirs. Rows in f16 of a cache alone: anything else is a programmer's mistake. Where no
+  // fork shares its blocks, columns that are no larger take the place of the others, and the arena needs no room
+  // besides. Otherwise throws Error when the arena's budget has none for both stores at once; nothing has changed then.
   void use_columns(offload::ColumnFormat columns, offload::Arena& arena);
 
   // For going layer by layer, where each is appended to and committed many times before the next. An error leaves the

@@ -35,6 +35,20 @@ TEST_F(ColumnChoiceTest, IsThatOfAContextThatHadTheColumnsFromTheBeginningBitFor
   EXPECT_EQ(digest(folder.path() / "chosen.hay"), digest(folder.path() / "named.hay"));
 }
 
+TEST_F(ColumnChoiceTest, TakesNoMoreOfTheBudgetThanTheColumnsThatItWasReadWith) {
+  const ModelConfig& config = model.config();
+  const auto tokens = static_cast<std::int64_t>(tokenizer.encode_prompt(text).size());
+  const std::uint64_t budget = host_bytes(config, options.session.cache, tokens);
+  offload::Arena narrow(offload::Topology(), {.budget_bytes = budget});
+  const std::filesystem::path path = folder.path() / "narrow.hay";
+  const IngestResult result = ingest(source, narrow, text, path, options);
+  ASSERT_TRUE(result.columns.recall && result.columns.recall->chosen);
+  CacheOptions chosen = options.session.cache;
+  chosen.columns = result.columns.recall->chosen->columns;
+  ASSERT_LT(host_bytes(config, chosen, tokens), budget);
+  EXPECT_LE(narrow.peak_bytes(), budget);
+}
+
 TEST_F(ColumnChoiceTest, IsKeptInTheContextAlsoWhereItGoesOn) {
   const std::filesystem::path path = folder.path() / "kept.hay";
   const IngestResult result = ingested(path);
