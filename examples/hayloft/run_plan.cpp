@@ -49,6 +49,7 @@ runtime::plan::PlanRequest request_of(const Environment& environment, const Plan
   request.tokens = run.tokens;
   request.mapped_tokens = run.mapped_tokens;
   request.checkpoints = run.checkpoints;
+  request.saves = run.saves;
   request.sessions = run.sessions;
   request.host_budget = environment.arena->budget_bytes();
   request.available_bytes = environment.topology.available_bytes() / static_cast<std::uint64_t>(ranks_on_machine()) +

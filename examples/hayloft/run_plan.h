@@ -21,6 +21,7 @@ struct PlannedRun {
   std::int64_t mapped_tokens = 0;  // of them, in blocks of a saved context that stay in its file
   int checkpoints = 0;             // that a context keeps, when it is saved; 0: the model's kind decides
   int sessions = 1;                // that decode at once, each behind the context
+  bool saves = false;              // whether it saves its context, as ingest does
 };
 
 // A run that goes on behind a saved context: its tokens come on top, its block size and columns are the run's.

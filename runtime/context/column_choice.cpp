@@ -35,11 +35,11 @@ Session read_choosing(const Model& model, offload::Arena& arena, SessionOptions&
   if (!possible) return session;
   const SharedMethod sample = make_query_sample();
   session.attach_method(*sample);
-  const bool more = first < static_cast<std::int64_t>(tokens.size());
+  const auto whole = static_cast<std::int64_t>(tokens.size()) / options.chunk_tokens * options.chunk_tokens;
   while (session.tokens() < first) {
     session.append(
         tokens.subspan(static_cast<std::size_t>(session.tokens()), static_cast<std::size_t>(options.chunk_tokens)), {},
-        more);
+        /*more_follows=*/session.tokens() + options.chunk_tokens < whole);
     if (progress) progress(session.tokens(), static_cast<std::int64_t>(tokens.size()));
   }
   const Clock::time_point start = Clock::now();

@@ -106,11 +106,14 @@ std::vector<f16> rows_of(const gpu::CacheView& view, std::int64_t tokens, gpu::B
 // One layer's keys in columns of one format, as one block.
 class TrialColumns {
  public:
+  static offload::StoreShape shape(int kv_heads, int head_dim, std::int64_t tokens, offload::ColumnFormat format) {
+    const auto block = std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(16, tokens)));
+    return {1, kv_heads, head_dim, static_cast<int>(block), format};
+  }
+
   TrialColumns(const std::vector<f16>& rows, const gpu::CacheView& like, std::int64_t tokens,
                offload::ColumnFormat format, const offload::Threads& threads)
-      : layout_({1, like.kv_heads, like.head_dim,
-                 static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(16, tokens)))),
-                 format}),
+      : layout_(shape(like.kv_heads, like.head_dim, tokens, format)),
         memory_(layout_.block_bytes + alignment),
         spread_(static_cast<std::size_t>(like.kv_heads * like.head_dim)) {
     const auto address = reinterpret_cast<std::uintptr_t>(memory_.data());
@@ -238,6 +241,14 @@ ColumnRecall measure_columns(const Session& session, const Method& sample, gpu::
     }
   }
   return recall;
+}
+
+std::uint64_t measuring_bytes(const ModelConfig& config, std::int64_t tokens) {
+  const std::int64_t measured = tokens - sampled_span;
+  if (measured < 1) return 0;
+  const offload::BlockLayout trial(
+      TrialColumns::shape(config.kv_heads, config.head_dim, measured, offload::ColumnFormat::f16));
+  return static_cast<std::uint64_t>(measured * config.kv_heads * 2 * config.head_dim) * sizeof(f16) + trial.block_bytes;
 }
 
 std::optional<ColumnSetting> choose_columns(const ColumnRecall& recall) {

@@ -130,7 +130,7 @@ IngestResult read_on(ContextFile file, Session session, const Run& run, int chun
     const std::int64_t next = chunk - session.tokens() % chunk;
     session.append(
         std::span(run.tokens).subspan(static_cast<std::size_t>(session.tokens()), static_cast<std::size_t>(next)), {},
-        true);
+        /*more_follows=*/session.tokens() + next < whole);
     turns.after_chunk();
   }
   result.seconds = seconds_since(start);

@@ -86,7 +86,8 @@ ReadEnd read_text_end(const Session& session, std::span<const std::int32_t> toke
   }
   const std::size_t step = growing ? std::max<std::size_t>(1, std::bit_floor(bytes.size()) / 4) : 1;
   bytes.pad((bytes.size() + step - 1) / step * step);
-  ReadEnd read{{{std::string(text_end_name), bytes.take()}}, end.prefill_read()};
+  ReadEnd read{{}, end.prefill_read()};
+  read.attachments.push_back({std::string(text_end_name), bytes.take()});  // moved: a list would hold them twice
   if (!read.prefill_read.empty()) {
     ByteWriter whole;
     whole.number(first + count);

@@ -75,7 +75,7 @@ std::string shortfall(const PlanRequest& request, const PlanMemory& memory) {
         "lower --batch, or take a smaller model",
         format_bytes(memory.device()), format_bytes(request.device_budget));
   }
-  const std::uint64_t others = memory.total() - memory.store();
+  const std::uint64_t others = memory.total() - std::min(memory.total(), memory.store());
   if (others > request.available_bytes) {
     return fmt::format(
         "{}{}text and program need {}, and the machine has {} to give; take a smaller model or a machine with {} more",

@@ -34,6 +34,7 @@ struct PlanRequest {
   CacheBudget device_cache;           // of it, for columns and rows that are kept there
   std::int64_t mapped_tokens = 0;     // of the store that lie in a saved context, mapped: whole blocks
   int checkpoints = 0;                // that a context keeps when it is saved; see IngestOptions
+  bool saves = false;                 // whether the run saves its context, as ingest does
   int sessions = 1;                   // that are forked for questions at once
   int threads = 1;
   std::uint64_t tokenizer_file_bytes = 0;  // see tokenizer_bytes; 0 without one
@@ -65,14 +66,19 @@ struct PlanMemory {
   std::uint64_t host_weights = 0;
   std::uint64_t program = 0;  // libraries, the tokenizer's tables, what matrix products work in
   std::uint64_t text = 0;     // and token ids
+  std::uint64_t saving = 0;   // of a run that saves its context, in place of store, tails and questions
+  bool saves = false;         // whether this one does
   std::uint64_t scratch = 0;  // of a device: what operations take as they run, cuBLAS, and CUDA itself
   bool apart = false;         // whether tails, workspace and weights lie on a device, outside the machine's memory
   std::uint64_t mapped = 0;   // of the store, in a file: pages the system may drop, not counted in the total
   std::uint64_t saved = 0;    // on disk, when the context is saved: at most
 
   std::uint64_t store() const { return rows + columns; }  // not mapped
-  std::uint64_t total() const {                           // the most that is in the machine's memory at once
-    return store() + indices + host_weights + program + text + (apart ? 0 : computing());
+  std::uint64_t total() const { return total_when(saves); }
+  // Returns the most that is in the machine's memory at once, by a run that saves its context or one that decodes.
+  std::uint64_t total_when(bool saved) const {
+    const std::uint64_t context = saved ? saving : store() + (apart ? 0 : tails + question);
+    return context + indices + host_weights + program + text + (apart ? 0 : states + workspace + weights);
   }
   std::uint64_t device() const { return apart ? computing() + scratch : 0; }  // and in the device's
   std::uint64_t computing() const { return tails + question + states + workspace + weights; }

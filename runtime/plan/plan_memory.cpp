@@ -10,6 +10,7 @@
 #include "runtime/cache/cache.h"
 #include "runtime/cluster/rank_attender.h"
 #include "runtime/context/ingest.h"
+#include "runtime/context/measure_columns.h"
 
 namespace hayloft::runtime::plan {
 namespace {
@@ -46,6 +47,32 @@ std::uint64_t saved_bytes(const PlanRequest& request, const offload::BlockLayout
   const std::uint64_t earlier = kept > 1 ? static_cast<std::uint64_t>(kept + 2) * pages(tails) : 0;
   return earlier + offload::snapshot_header_bytes + store + pages(tokens * sizeof(std::int32_t)) + pages(3 * tails) +
          pages(tokens) + (tokens / static_cast<std::uint64_t>(request.session.chunk_tokens) + 1) * pages(1);
+}
+
+// The rows of the tokens behind the last whole chunk are in no block of a saved context, but in tails, and once more on
+// their way to the file. Earlier, with the tails that reading has then, columns are tried on a layer at a time.
+std::uint64_t saving_bytes(const PlanRequest& request, const PlanMemory& memory) {
+  const ModelConfig& config = request.config;
+  const SessionOptions& session = request.session;
+  const std::int64_t behind = request.tokens % session.chunk_tokens;
+  const std::uint64_t whole = host_bytes(config, session.cache, request.tokens - behind);
+  std::int64_t rows = 0;
+  for (const std::int64_t window : config.sliding_window) rows += window > 0 ? std::min(window, behind) : behind;
+  if (config.count(LayerKind::recurrent) > 0) rows = 0;  // they are read again
+  const std::uint64_t end = static_cast<std::uint64_t>(rows * config.kv_heads * 2 * config.head_dim) * sizeof(f16);
+  const std::uint64_t forked = std::min(memory.question, memory.tails + end);  // which reads the end
+  const std::uint64_t tails = memory.apart ? 0 : std::max(memory.question, memory.tails + forked + end);
+  const std::uint64_t at_end = whole - std::min(whole, memory.mapped) + (memory.apart ? end : tails);
+  const std::int64_t tried = choosing_tokens(request.tokens, session.chunk_tokens);
+  if (tried == 0 || request.mapped_tokens > 0 || !session.cache.shard.alone() || config.global_layers() == 0 ||
+      session.cache.rows != offload::RowFormat::f16) {
+    return at_end;
+  }
+  constexpr std::uint64_t search_bytes = 128;  // a token, measured in the way of the constants below
+  const std::uint64_t choosing = host_bytes(config, session.cache, tried) + measuring_bytes(config, tried) +
+                                 static_cast<std::uint64_t>(tried) * search_bytes +
+                                 (memory.apart ? 0 : tail_bytes(config, session.cache, tried, session.chunk_tokens));
+  return std::max(at_end, choosing);
 }
 
 // Measured on Linux x86-64 with Debian 12's libraries, by the peak of the resident memory of runs that vary one thing
@@ -132,6 +159,8 @@ PlanMemory plan_memory(const PlanRequest& request) {
   memory.program = program_bytes(request.threads, request.tokenizer_file_bytes);
   memory.text = static_cast<std::uint64_t>(request.tokens) * text_bytes_per_token;
   memory.saved = saved_bytes(request, layout, store);
+  memory.saving = saving_bytes(request, memory);
+  memory.saves = request.saves;
   return memory;
 }
 

@@ -240,6 +240,7 @@ std::string plan_table(const Plan& plan) {
   row(memory.apart ? "**in the machine's memory**" : "**in memory**", memory.total());
   row("budget for rows and columns", plan.host_budget);
   row("disk, when saved: at most", memory.saved);
+  row("memory, while it is read to be saved", memory.total_when(true));
   text += plan.shortfall.empty() ? "\nIt fits.\n" : fmt::format("\nIt does not fit: {}.\n", plan.shortfall);
   text += remedy_text(plan);
 
@@ -321,7 +322,8 @@ std::string plan_json(const std::vector<Plan>& plans) {
           {"device", plan.memory.device()},
           {"host_budget", plan.host_budget},
           {"device_budget", plan.device_budget},
-          {"saved_at_most", plan.memory.saved}}},
+          {"saved_at_most", plan.memory.saved},
+          {"total_when_saved", plan.memory.total_when(true)}}},
         {"fits", plan.shortfall.empty()},
         {"shortfall", plan.shortfall},
         {"remedy", plan.remedy ? remedy_json(*plan.remedy) : nullptr},

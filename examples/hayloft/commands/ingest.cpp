@@ -128,7 +128,9 @@ class IngestCommand : public Command {
     options_.planned = [&](const runtime::SessionOptions& reading, std::int64_t tokens, std::int64_t stored,
                            int checkpoints) {
       check_kept_options(app_, options_.session, reading, path());
-      plan = announce_plan(*environment, {directory, reading, {}, tokens, stored, checkpoints}, environment->profile());
+      PlannedRun run{directory, reading, {}, tokens, stored, checkpoints};
+      run.saves = true;
+      plan = announce_plan(*environment, run, environment->profile());
       kind = reading.prefill.kind;
     };
     const runtime::ModelSource source{*environment->model, *environment->tokenizer, directory};

@@ -319,5 +319,19 @@ TEST(PlanThatFits, TakesABudgetOfExactlyItsBytes) {
   EXPECT_EQ(arena.used_bytes(), bytes);
 }
 
+// Reading the context to save it has the rows behind the last whole chunk in no block: less than the store at the end.
+TEST(PlanOfARunThatSaves, MayTakeLessThanTheStoreAtItsEnd) {
+  PlanRequest request = llama_3_8b();
+  request.methods.clear();
+  request.saves = true;
+  request.session.chunk_tokens = 1 << 16;
+  request.tokens = (1 << 17) - 1;
+  request.weights.host_bytes = 0;
+  request.device_budget = std::uint64_t{64} << 30;
+  const Plan plan = make_plan(request, nullptr);
+  ASSERT_LT(plan.memory.total(), plan.memory.store());
+  EXPECT_EQ(plan.shortfall, "");
+}
+
 }  // namespace
 }  // namespace hayloft::runtime::plan
