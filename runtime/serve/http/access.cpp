@@ -21,7 +21,8 @@ std::string_view without_port(std::string_view host) {
                                                                                             : host;
 }
 
-// An address of 127.0.0.0/8. Names may begin so as well (127.evil.example), and anybody can have such a name lead here.
+// Says whether it is an address of 127.0.0.0/8. Names may begin so as well (127.evil.example), and anybody can have
+// such a name lead here.
 bool is_ipv4_loopback(std::string_view host) {
   if (!host.starts_with("127.")) return false;
   std::size_t parts = 0;

@@ -13,7 +13,10 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <ctime>
+#include <functional>
 #include <memory>
+#include <new>
+#include <optional>
 #include <vector>
 
 #include "offload/error.h"
@@ -212,16 +215,19 @@ class Connection {
     if (request.stream) co_return co_await stream(request, *writer, *mailbox, keep_alive);
     while (!writer->complete()) {
       if (!co_await wait_for(*mailbox, kLookAtClient)) co_return false;
-      for (; !mailbox->events.empty(); mailbox->events.pop_front()) {
-        if (const Failure* failure = std::get_if<Failure>(&mailbox->events.front().what)) {
-          const Reply said = refusal_of(failure->status, failure->message);
-          co_await write(said, keep_alive);
-          co_return keep_alive;
-        }
-        tell(*writer, mailbox->events.front());
+      Told told;
+      for (; !mailbox->events.empty() && !told.failure; mailbox->events.pop_front()) {
+        told = tell(*writer, mailbox->events.front());
+      }
+      if (told.failure) {
+        const Reply said = refusal_of(told.failure->status, told.failure->message);
+        co_await write(said, keep_alive);
+        co_return keep_alive;
       }
     }
-    const Reply said = Reply{200, "application/json", writer->whole()};
+    const Told whole = said_by([&] { return writer->whole(); });
+    const Reply said = whole.failure ? refusal_of(whole.failure->status, whole.failure->message)
+                                     : Reply{200, "application/json", whole.text};
     co_await write(said, keep_alive);
     co_return keep_alive;
   }
@@ -238,15 +244,34 @@ class Connection {
     co_return got > 0 || (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR));
   }
 
-  // The events that an answer's stream has of it.
-  static std::string tell(ReplyWriter& answer, const Event& event) {
-    const std::size_t choice = event.choice;
-    if (const auto* scored = std::get_if<Event::Scored>(&event.what)) return answer.scored(choice, scored->prompt);
-    if (const auto* token = std::get_if<GeneratedToken>(&event.what)) return answer.generated(choice, *token);
-    if (const auto* end = std::get_if<Event::Finished>(&event.what)) {
-      return answer.finished(choice, end->reason, end->rest, end->usage);
+  // Holds what an answer's stream has of an event, or why there is no answer.
+  struct Told {
+    std::string text;
+    std::optional<Failure> failure;
+  };
+
+  // Returns what `say` returns. What it throws is a failure of the answer, not a connection that ends without a word.
+  static Told said_by(const std::function<std::string()>& say) {
+    try {
+      return {say(), {}};
+    } catch (const std::bad_alloc&) {
+      return {{}, Failure{507, "the system has no memory left for this answer"}};
+    } catch (const std::exception& error) {
+      return {{}, Failure{500, error.what()}};
     }
-    return {};
+  }
+
+  static Told tell(ReplyWriter& answer, const Event& event) {
+    if (const auto* failure = std::get_if<Failure>(&event.what)) return {{}, *failure};
+    return said_by([&]() -> std::string {
+      const std::size_t choice = event.choice;
+      if (const auto* scored = std::get_if<Event::Scored>(&event.what)) return answer.scored(choice, scored->prompt);
+      if (const auto* token = std::get_if<GeneratedToken>(&event.what)) return answer.generated(choice, *token);
+      if (const auto* end = std::get_if<Event::Finished>(&event.what)) {
+        return answer.finished(choice, end->reason, end->rest, end->usage);
+      }
+      return {};
+    });
   }
 
   // Server-sent events. A failure before anything was sent is a reply with its status, later an event of its own.
@@ -282,14 +307,13 @@ class Connection {
         const Event& event = mailbox.events.front();
         if (const auto* reading = std::get_if<Event::Reading>(&event.what)) {
           text += fmt::format(": reading the prompt, {} of {} tokens\n\n", reading->done, reading->total);
-        } else if (const auto* failure = std::get_if<Failure>(&event.what)) {
-          text += answer.failed(failure->status, failure->message);
-          failed = true;
-        } else {
-          const std::string told = tell(answer, event);
-          if (!told.empty()) last_event = std::chrono::steady_clock::now();
-          text += told;
+          continue;
         }
+        const Told told = tell(answer, event);
+        failed = told.failure.has_value();
+        if (failed) text += answer.failed(told.failure->status, told.failure->message);
+        if (!told.text.empty()) last_event = std::chrono::steady_clock::now();
+        text += told.text;
       }
       if (answer.complete() || failed) break;
       const auto now = std::chrono::steady_clock::now();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <map>
+
 #include "runtime/serve/openai/messages.h"
 
 namespace hayloft::runtime::serve::messages {

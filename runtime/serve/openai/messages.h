@@ -12,8 +12,8 @@ namespace hayloft::runtime::serve::openai {
 // alone. Throws BadRequest naming the message and what is wrong with it, and fields that the template does not name.
 Json checked_messages(const Json& list, const ChatTemplate& chat_template);
 
-// The name of a tool. Throws BadRequest for one that a call could not be told from: what stands around a name where
-// models write calls (quotes, brackets, white space) is no part of it.
+// Returns the name of a tool. Throws BadRequest for one that a call could not be told from: what stands around a name
+// where models write calls (quotes, brackets, white space) is no part of it.
 std::string tool_name(const Value& value);
 
 // Throws BadRequest naming what is no function. Gives the names of fields of tools and functions that the API does not

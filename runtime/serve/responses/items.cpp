@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <set>
+
 #include "runtime/serve/openai/messages.h"
 
 namespace hayloft::runtime::serve::responses {
