@@ -49,7 +49,7 @@ class SchemaWriter {
     return prefix_ + "root ::= " + root + "\n" + rules_;
   }
 
-  // Those of objects alone, as arguments of calls are; refuses a schema that allows others.
+  // Writes those of objects alone, as arguments of calls are; refuses a schema that allows others.
   std::string run_for_objects() {
     if (whole_ == ordered_json::object()) return prefix_ + "root ::= object\n";
     if (!of_objects(whole_, 0))

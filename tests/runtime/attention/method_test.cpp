@@ -158,7 +158,7 @@ TEST(Method, ValuesOutOfRangeAreErrorsThatNameTheOption) {
   EXPECT_EQ(make("sparq:r=64"), "(no Error)");
 }
 
-// Those that no text can say, in a program's own options.
+// A program can set in its own options what no text can say.
 TEST(Method, FieldsOutOfRangeAreErrorsThatNameTheOption) {
   const auto refused = [](const char* name, auto set, const char* said) {
     MethodOptions options = parse_method(name, {});
