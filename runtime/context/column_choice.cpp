@@ -25,14 +25,18 @@ std::int64_t choosing_tokens(std::int64_t tokens, int chunk_tokens) {
   return whole < fewest_choosing_tokens ? 0 : whole;
 }
 
+std::int64_t choosing_tokens(const ModelConfig& config, const SessionOptions& options, std::int64_t tokens) {
+  const bool possible = options.cache.shard.alone() && config.global_layers() > 0 &&
+                        options.cache.rows == offload::RowFormat::f16 &&
+                        options.prefill.order != PrefillOptions::Order::layer;
+  return possible ? choosing_tokens(tokens, options.chunk_tokens) : 0;
+}
+
 Session read_choosing(const Model& model, offload::Arena& arena, SessionOptions& options,
                       std::span<const std::int32_t> tokens, const PrefillProgress& progress, ColumnChoice& choice) {
   Session session(model, arena, options);
-  const std::int64_t first = choosing_tokens(static_cast<std::int64_t>(tokens.size()), options.chunk_tokens);
-  const bool possible = first > 0 && !options.peers().several() && model.config().global_layers() > 0 &&
-                        options.cache.rows == offload::RowFormat::f16 &&
-                        options.prefill.order != PrefillOptions::Order::layer;
-  if (!possible) return session;
+  const std::int64_t first = choosing_tokens(model.config(), options, static_cast<std::int64_t>(tokens.size()));
+  if (first == 0) return session;
   const SharedMethod sample = make_query_sample();
   session.attach_method(*sample);
   const auto whole = static_cast<std::int64_t>(tokens.size()) / options.chunk_tokens * options.chunk_tokens;

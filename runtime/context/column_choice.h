@@ -28,6 +28,9 @@ inline constexpr std::int64_t fewest_choosing_tokens = 2048;
 
 // Returns how many of a text's tokens are read before the choice: whole chunks; 0: the text is too short for one.
 std::int64_t choosing_tokens(std::int64_t tokens, int chunk_tokens);
+// The same of a text that such a model reads so; 0 also where there is no choice: without global layers, by rows that
+// are no f16, layer by layer, or over ranks.
+std::int64_t choosing_tokens(const ModelConfig& config, const SessionOptions& options, std::int64_t tokens);
 
 // Returns a session with the first choosing_tokens() of `tokens`, which is, to the bit, that of options with the chosen
 // columns, which `options` has afterwards, after reading them. Where there is no choice it has options' own columns.

@@ -16,7 +16,7 @@ SharedMethod make_query_sample();
 // for, against exact scores. Throws std::logic_error unless the sample is attached. `chosen` is left empty.
 ColumnRecall measure_columns(const Session& session, const Method& sample, gpu::Backend& backend);
 
-// Returns what measuring takes besides the session, which has read so many tokens.
+// Returns the bytes that measuring takes in the machine's memory besides the session, which has read so many tokens.
 std::uint64_t measuring_bytes(const ModelConfig& config, std::int64_t tokens);
 
 // The rule: of the settings whose recall is good enough, over the layers on average and in the weakest, that of fewest

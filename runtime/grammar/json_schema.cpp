@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -23,18 +24,6 @@ using nlohmann::ordered_json;
 constexpr int kMostSchemaDepth = 60;
 constexpr std::int64_t kMostBound = 2000;      // of lengths and counts
 constexpr std::size_t kMostProperties = 5000;  // of one object
-
-// The rules of JSON itself. Of \u escapes those of halves of characters are left out.
-constexpr std::string_view kJson = R"(ws ::= ( " " | "\n" [ \t]{0,20} )?
-char ::= [^"\\\x00-\x1F\x7F] | "\\" ( ["\\/bfnrt] | "u" ( [0-9a-cA-CeEfF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2} ) )
-string ::= "\"" char* "\""
-number ::= "-"? ( "0" | [1-9] [0-9]{0,15} ) ( "." [0-9]{1,16} )? ( [eE] [-+]? [0-9]{1,2} )?
-boolean ::= "true" | "false"
-null ::= "null"
-value ::= object | array | string | number | boolean | null
-object ::= "{" ws ( string ":" ws value ( "," ws string ":" ws value )* ws )? "}"
-array ::= "[" ws ( value ( "," ws value )* ws )? "]"
-)";
 
 constexpr std::array<std::string_view, 11> kAnnotations{"title",    "description", "default",    "examples",
                                                         "$schema",  "$id",         "$comment",   "deprecated",
@@ -75,7 +64,11 @@ class SchemaWriter {
       return list.is_array() &&
              std::ranges::all_of(list, [&](const auto& each) { return of_objects(each, depth + 1); });
     };
-    if (schema.contains("$ref")) return of_objects(referred(schema, "the schema"), depth + 1);
+    if (schema.contains("$ref")) {
+      const ordered_json& target = referred(schema, "the schema");
+      // Nothing more is asked of a part that was asked once: had it said no, nobody would ask.
+      return !asked_.insert(&target).second || of_objects(target, depth + 1);
+    }
     if (schema.contains("enum")) return std::ranges::all_of(schema["enum"], &ordered_json::is_object);
     if (schema.contains("const")) return schema["const"].is_object();
     if (schema.contains("anyOf")) return all(schema["anyOf"]);
@@ -357,6 +350,7 @@ class SchemaWriter {
   const std::string prefix_;
   std::string rules_;
   std::map<std::string, std::string> references_;
+  std::set<const ordered_json*> asked_;  // of references, whether they allow objects alone
   int next_ = 0;
 };
 

@@ -3,7 +3,20 @@
 #include <array>
 #include <string_view>
 
+// Rules (GBNF) that grammars of schemas are put together from.
 namespace hayloft::runtime::grammar {
+
+// The rules of JSON itself. Of \u escapes those of halves of characters are left out.
+inline constexpr std::string_view kJson = R"(ws ::= ( " " | "\n" [ \t]{0,20} )?
+char ::= [^"\\\x00-\x1F\x7F] | "\\" ( ["\\/bfnrt] | "u" ( [0-9a-cA-CeEfF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2} ) )
+string ::= "\"" char* "\""
+number ::= "-"? ( "0" | [1-9] [0-9]{0,15} ) ( "." [0-9]{1,16} )? ( [eE] [-+]? [0-9]{1,2} )?
+boolean ::= "true" | "false"
+null ::= "null"
+value ::= object | array | string | number | boolean | null
+object ::= "{" ws ( string ":" ws value ( "," ws string ":" ws value )* ws )? "}"
+array ::= "[" ws ( value ( "," ws value )* ws )? "]"
+)";
 
 // The "format" of a string in a JSON schema, and the rule (GBNF) of the texts between its quotes.
 struct Format {

@@ -63,11 +63,8 @@ std::uint64_t saving_bytes(const PlanRequest& request, const PlanMemory& memory)
   const std::uint64_t forked = std::min(memory.question, memory.tails + end);  // which reads the end
   const std::uint64_t tails = memory.apart ? 0 : std::max(memory.question, memory.tails + forked + end);
   const std::uint64_t at_end = whole - std::min(whole, memory.mapped) + (memory.apart ? end : tails);
-  const std::int64_t tried = choosing_tokens(request.tokens, session.chunk_tokens);
-  if (tried == 0 || request.mapped_tokens > 0 || !session.cache.shard.alone() || config.global_layers() == 0 ||
-      session.cache.rows != offload::RowFormat::f16) {
-    return at_end;
-  }
+  const std::int64_t tried = choosing_tokens(config, session, request.tokens);
+  if (tried == 0 || request.mapped_tokens > 0) return at_end;
   constexpr std::uint64_t search_bytes = 128;  // a token, measured in the way of the constants below
   const std::uint64_t choosing = host_bytes(config, session.cache, tried) + measuring_bytes(config, tried) +
                                  static_cast<std::uint64_t>(tried) * search_bytes +

@@ -133,6 +133,20 @@ TEST(JsonSchema, ListsChoicesAndReferences) {
   EXPECT_TRUE(valid(R"({"const": "a\"b"})", R"("a\"b")"));
 }
 
+// Each part names the next one twice: asked anew each time, the last would be asked two to the 28th time.
+TEST(JsonSchema, ArgumentsAreAskedOnceOfEachPartWhetherTheyAreObjects) {
+  nlohmann::ordered_json schema = {{"$ref", "#/$defs/0"}};
+  for (int part = 0; part < 28; ++part) {
+    const nlohmann::ordered_json next = {{"$ref", "#/$defs/" + std::to_string(part + 1)}};
+    schema["$defs"][std::to_string(part)]["anyOf"] = {next, next};
+  }
+  schema["$defs"]["28"] = {{"type", "object"}, {"properties", nlohmann::ordered_json::object()}};
+  EXPECT_NE(rules_of_arguments(schema, ""), "");
+  schema["$defs"]["28"] = {{"type", "string"}};
+  EXPECT_THROW(rules_of_arguments(schema, ""), Error);
+  EXPECT_THROW(parse_gbnf(rules_of_arguments({{"$ref", "#"}}, "")), Error) << "it never says what it is";
+}
+
 TEST(JsonSchema, BoundsOfNumbersAndLengths) {
   for (const auto& [least, most] :
        std::vector<std::pair<int, int>>{{0, 0}, {3, 17}, {-12, 105}, {-120, -7}, {99, 1001}}) {
