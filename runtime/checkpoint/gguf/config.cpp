@@ -130,10 +130,27 @@ class Reader {
     }
   }
 
+  // Refuses a block behind the language model that has what a layer has and nothing of a head for further tokens:
+  // without it the model would be another.
+  void refuse_layers_behind(const ModelConfig& config) const {
+    for (int block = config.layers; block < config.layers + config.draft_layers; ++block) {
+      const std::string prefix = fmt::format("blk.{}.", block);
+      const auto holds = [&](const std::string& start) {
+        const auto at = tensors_.lower_bound(start);
+        return at != tensors_.end() && at->first.starts_with(start);
+      };
+      if (!holds(prefix) || holds(prefix + "nextn.")) continue;
+      keys_.refuse(
+          "nextn_predict_layers",
+          fmt::format("0, or less: block {} is a layer of the model, without a tensor {}nextn.*", block, prefix));
+    }
+  }
+
   void read_shape(ModelConfig& config) const {
     keys_.find("nextn_predict_layers");
     config.draft_layers = blocks_behind(metadata_);
     config.layers = integer("block_count", most_blocks) - config.draft_layers;
+    refuse_layers_behind(config);
     config.hidden_size = integer("embedding_length", most_channels);
     read_feed_forward(config);
     config.query_heads = of_layers(config, "attention.head_count", most_heads_of_layer);
@@ -189,7 +206,7 @@ class Reader {
       config.embedding_scale = static_cast<float>(keys_.nonzero_or("embedding_scale", 1));
       config.residual_scale = static_cast<float>(keys_.nonzero_or("residual_scale", 1));
       config.attention_scale = static_cast<float>(keys_.nonzero_or("attention.scale", 0));
-      config.logit_scale = static_cast<float>(1 / keys_.positive_or("logit_scale", 1));
+      config.logit_scale = static_cast<float>(1 / keys_.positive("logit_scale"));
     }
   }
 

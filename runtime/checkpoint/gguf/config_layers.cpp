@@ -48,6 +48,7 @@ void read_gguf_layers(const Keys& keys, ModelConfig& config) {
   const GgufArchitecture& architecture = *find_gguf_architecture(keys.architecture());
   const auto layers = static_cast<std::size_t>(config.layers);
   std::int64_t window = keys.integer_or("attention.sliding_window", 0, 0, most_positions);
+  if (keys.is("gpt-oss")) window = keys.integer("attention.sliding_window", 1, most_positions);
   if (keys.is("phi3") && window >= config.max_positions) window = 0;  // it hides nothing
   config.sliding_window.assign(layers, window);
   read_window_pattern(keys, architecture.window_pattern, config);

@@ -48,6 +48,7 @@ void read_longrope(const Keys& keys, const Tensors& tensors, RopeParameters& rop
   rope.short_factors = read_factors(keys, tensors, short_factors, rope.dimensions / 2);
   if (rope.short_factors.empty()) fail("{}: has {} and no {}", keys.file(), long_factors, short_factors);
   rope.attention_factor = 1;  // what there is of it is the magnitude
+  if (!keys.contains("context_length")) keys.refuse("context_length", "there, for longrope's factors go by it");
 }
 
 // Files that name no type are scaled linearly, and only where they have a factor.
@@ -60,6 +61,8 @@ void read_gguf_scaling(const Keys& keys, const Tensors& tensors, ModelConfig& co
   if (tensors.contains(long_factors)) {  // which is what llama.cpp goes by
     if (factor != 1) keys.refuse("rope.scaling.factor", fmt::format("1 beside {}", long_factors));
     read_longrope(keys, tensors, rope);
+  } else if (tensors.contains(short_factors)) {
+    fail("{}: has {} and no {}", keys.file(), short_factors, long_factors);
   } else if (type == "linear" && factor != 1) {
     rope.scaling = RopeScaling::linear;
     rope.factor = factor;

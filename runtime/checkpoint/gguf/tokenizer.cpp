@@ -1,6 +1,8 @@
 #include "runtime/checkpoint/gguf/tokenizer.h"
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -20,6 +22,8 @@ using nlohmann::json;
 constexpr std::int64_t most_vocabulary = std::int64_t{1} << 22;
 constexpr const char* underscore = "\u2581";  // which stands for a space in SentencePiece's vocabularies
 
+constexpr const char* types_key = "tokenizer.ggml.token_type";
+
 enum class TokenType : std::int64_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
 
 // tokenizer.ggml.*, its lists checked against each other.
@@ -28,7 +32,12 @@ struct Vocabulary {
     if (texts.empty() || static_cast<std::int64_t>(texts.size()) > most_vocabulary) {
       metadata.refuse("tokenizer.ggml.tokens", fmt::format("a list of 1 to {} texts", most_vocabulary));
     }
-    if (metadata.contains("tokenizer.ggml.token_type")) types = metadata.integers("tokenizer.ggml.token_type");
+    if (metadata.contains(types_key)) {
+      types = metadata.integers(types_key);
+      if (types.size() < texts.size()) {
+        metadata.refuse(types_key, fmt::format("one number for each of the {} tokens", texts.size()));
+      }
+    }
     types.resize(texts.size(), static_cast<std::int64_t>(TokenType::normal));
     for (std::size_t id = 0; id < texts.size(); ++id) {
       if (valid_utf8_prefix(texts[id]) != texts[id].size()) {
@@ -39,10 +48,11 @@ struct Vocabulary {
 
   bool is(std::size_t id, TokenType type) const { return types[id] == static_cast<std::int64_t>(type); }
 
-  // The id that a key names, none when it is absent; some files have -1 or 2^32 - 1 for that.
-  std::optional<std::int32_t> special(const char* name) const {
+  // The id that a key names, none when it is absent; some files have -1 or 2^32 - 1 for that. SentencePiece's
+  // vocabularies have usual ids where no key says otherwise.
+  std::optional<std::int32_t> special(std::string_view name) const {
     const std::string key = fmt::format("tokenizer.ggml.{}_token_id", name);
-    if (!metadata.contains(key)) return std::nullopt;
+    if (!metadata.contains(key)) return by_scores() ? usual(name) : std::nullopt;
     const std::int64_t id = metadata.integer(key, -1, 0xFFFFFFFF);
     if (id == -1 || id == 0xFFFFFFFF) return std::nullopt;
     if (id >= static_cast<std::int64_t>(texts.size())) {
@@ -51,9 +61,20 @@ struct Vocabulary {
     return static_cast<std::int32_t>(id);
   }
 
+  // Whether it is one of SentencePiece with scores.
+  bool by_scores() const { return metadata.text_or("tokenizer.ggml.model", "") == "llama"; }
+
   const Metadata& metadata;
   std::vector<std::string_view> texts;
   std::vector<std::int64_t> types;
+
+ private:
+  std::optional<std::int32_t> usual(std::string_view name) const {
+    constexpr std::array<std::string_view, 3> names = {"unknown", "bos", "eos"};
+    const auto id = static_cast<std::size_t>(std::ranges::find(names, name) - names.begin());
+    if (id >= std::min(names.size(), texts.size())) return std::nullopt;
+    return static_cast<std::int32_t>(id);
+  }
 };
 
 json texts_by_id(const Vocabulary& vocabulary) {
@@ -62,13 +83,30 @@ json texts_by_id(const Vocabulary& vocabulary) {
   return list;
 }
 
+// Phi 3's tokens take in the white space behind them, which no key says: known by the architecture's SentencePiece
+// vocabulary, or as llama.cpp does by the name.
+bool strips_behind_tokens(const Vocabulary& vocabulary) {
+  const Metadata& metadata = vocabulary.metadata;
+  if (!vocabulary.by_scores()) return false;
+  if (metadata.text_or("general.architecture", "") == "phi3") return true;
+  std::string name(metadata.text_or("general.name", ""));
+  std::ranges::transform(name, name.begin(), [](unsigned char letter) { return std::tolower(letter); });
+  return name.find("phi-3") != std::string::npos || name.find("phi3") != std::string::npos;
+}
+
 // Control tokens and those that the user defined are tokens wherever their text stands.
 json added_tokens(const Vocabulary& vocabulary) {
   json list = json::array();
+  const bool strips = strips_behind_tokens(vocabulary);
+  constexpr std::array<std::string_view, 3> alone = {"<unk>", "<s>", "<|endoftext|>"};
   for (std::size_t id = 0; id < vocabulary.texts.size(); ++id) {
     const bool special = vocabulary.is(id, TokenType::control) || vocabulary.is(id, TokenType::unknown);
     if ((!special && !vocabulary.is(id, TokenType::user_defined)) || vocabulary.texts[id].empty()) continue;
-    list.push_back({{"id", id}, {"content", vocabulary.texts[id]}, {"special", special}, {"normalized", false}});
+    list.push_back({{"id", id},
+                    {"content", vocabulary.texts[id]},
+                    {"special", special},
+                    {"rstrip", strips && std::ranges::find(alone, vocabulary.texts[id]) == alone.end()},
+                    {"normalized", false}});
   }
   return list;
 }
@@ -158,7 +196,7 @@ json byte_level_document(const Vocabulary& vocabulary) {
 
 // SentencePiece writes spaces as underscores; characters that the vocabulary lacks are spelled in byte tokens.
 json sentencepiece_document(const Vocabulary& vocabulary) {
-  const bool by_scores = vocabulary.metadata.text("tokenizer.ggml.model") == "llama";
+  const bool by_scores = vocabulary.by_scores();
   const bool space_first = by_scores && vocabulary.metadata.boolean_or("tokenizer.ggml.add_space_prefix", true);
   json normalizer = json::array();
   json decoder = json::array({replace(underscore, " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}});
@@ -207,7 +245,10 @@ nlohmann::json tokenizer_document(const Metadata& metadata) {
   return document;
 }
 
-std::vector<std::string> tokenizer_notes(const Metadata& metadata) {
+namespace {
+
+// What is to be said about how text is cut into words.
+std::vector<std::string> words_notes(const Metadata& metadata) {
   if (metadata.text_or("tokenizer.ggml.model", "") != "gpt2" || !metadata.text_or(pre_key, "").empty()) return {};
   const std::vector<std::string_view> texts = metadata.texts("tokenizer.ggml.tokens");
   if (const KnownVocabulary* known = recognise_vocabulary(texts)) {
@@ -218,6 +259,19 @@ std::vector<std::string> tokenizer_notes(const Metadata& metadata) {
       fmt::format("{}: {} is missing and the vocabulary is not a known one: text is cut by 'default', which may "
                   "not be how the model has learned it; convert the model anew",
                   metadata.file(), pre_key)};
+}
+
+}  // namespace
+
+std::vector<std::string> tokenizer_notes(const Metadata& metadata) {
+  std::vector<std::string> notes = words_notes(metadata);
+  if (metadata.contains("tokenizer.chat_template") && !metadata.contains(types_key)) {
+    notes.push_back(
+        fmt::format("{}: {} is missing: the special tokens of its chat template are read as plain text; convert the "
+                    "model anew",
+                    metadata.file(), types_key));
+  }
+  return notes;
 }
 
 std::vector<std::pair<std::string, std::string>> special_tokens(const Metadata& metadata) {
@@ -237,7 +291,10 @@ std::vector<std::int32_t> end_tokens(const Metadata& metadata) {
   const Vocabulary vocabulary(metadata);
   std::map<std::string_view, std::int32_t> control;
   for (std::size_t id = 0; id < vocabulary.texts.size(); ++id) {
-    if (vocabulary.is(id, TokenType::control)) control[vocabulary.texts[id]] = static_cast<std::int32_t>(id);
+    // Files of models whose makers added them as plain tokens type ends of turns as the user's; HTML's </s> is one,
+    // too.
+    const bool users = vocabulary.is(id, TokenType::user_defined) && vocabulary.texts[id] != "</s>";
+    if (users || vocabulary.is(id, TokenType::control)) control[vocabulary.texts[id]] = static_cast<std::int32_t>(id);
   }
   const auto find = [&](std::string_view name) {
     const auto found = control.find(name);

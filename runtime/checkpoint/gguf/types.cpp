@@ -52,7 +52,7 @@ std::string type_name(std::uint32_t number) {
   for (const auto& other : others) {
     if (other.number == number) return other.name;
   }
-  return fmt::format("type {}", number);
+  return fmt::format("{}", number);
 }
 
 std::string supported_type_names() {

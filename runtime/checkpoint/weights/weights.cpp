@@ -12,6 +12,7 @@
 
 #include "offload/error.h"
 #include "offload/host/mapped_file.h"
+#include "offload/json_file.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/draft_head.h"
 #include "runtime/checkpoint/gguf/pack.h"
@@ -258,8 +259,8 @@ void refuse_unread(const Checkpoint& checkpoint, const ModelConfig& config) {
   if (names.empty()) return;
   constexpr std::size_t listed = 3;
   const std::size_t most = std::min(names.size(), listed);
-  std::string list =
-      fmt::format("{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(most), ", "));
+  std::string list;
+  for (std::size_t i = 0; i < most; ++i) list += (i > 0 ? ", " : "") + printable(names[i]);
   if (names.size() > most) list += fmt::format(" and {} more", names.size() - most);
   fail(
       "{}: holds {} tensor{} that a model of type {} does not have ({}): configuration and weights do not belong "

@@ -119,5 +119,31 @@ TEST_F(GgufKeys, WhatLlamaCppComputesOtherwiseByIsRefused) {
   EXPECT_TRUE(refused("granite", "deepstack_mapping", json::array({-1, 0, -1, -1})));
 }
 
+TEST_F(GgufKeys, WhatLlamaCppRequiresHasNoValueOfItsOwnHere) {
+  const auto refused = [&](const char* golden, const char* key) {
+    json keys = keys_of(golden);
+    keys.erase(key);
+    const std::string architecture = key_goldens().at("cases").at(golden).at("architecture");
+    return test::refuses([&] { model(architecture, keys); }, {"m.gguf", "lack " + architecture + "." + key});
+  };
+  EXPECT_TRUE(refused("granite", "logit_scale"));
+  EXPECT_TRUE(refused("phi3-longrope", "context_length"));
+}
+
+TEST_F(GgufKeys, LayersOfTheModelAreNoBlocksThatPredictFurtherTokens) {
+  json keys = keys_of("llama");
+  keys["nextn_predict_layers"] = 1;
+  EXPECT_TRUE(test::refuses([&] { model("llama", keys); },
+                            {"m.gguf", "llama.nextn_predict_layers is 1", "block 3 is a layer of the model"}));
+}
+
+TEST_F(GgufKeys, ShortFactorsWithoutLongOnesAreRefused) {
+  test::GgufImage image = test::KeyedGguf("phi3", keys_of("phi3")).image;
+  image.tensor("rope_factors_short.weight", {8}, 0, std::string(8 * 4, '\x40'));
+  const auto file = folder_.write("m.gguf", image.bytes());
+  EXPECT_TRUE(test::refuses([&] { Model(file, *backend_); },
+                            {"m.gguf", "has rope_factors_short.weight and no rope_factors_long.weight"}));
+}
+
 }  // namespace
 }  // namespace hayloft::runtime

@@ -79,6 +79,7 @@ TEST_F(GgufEnds, OfATurnAreNotThoseOfItsMessages) {
     }
     image.set("gpt-oss.embedding_length", 64);
     image.set("gpt-oss.context_length", 4096);
+    image.set("gpt-oss.attention.sliding_window", 128);
     image.set("gpt-oss.attention.layer_norm_rms_epsilon", 1e-6f);
     image.set("tokenizer.ggml.model", "gpt2");
     image.set("tokenizer.ggml.tokens", std::vector<std::string>{"a", "<|end|>", "<|return|>", last});
@@ -165,6 +166,39 @@ TEST_F(GgufModelRefusal, NamesADecayThatGrows) {
   std::memcpy(bytes.data() + offset, &growth, sizeof growth);
   const auto file = folder_.write("m.gguf", bytes);
   EXPECT_TRUE(test::refuses([&] { Model model(file, *backend_); }, {"m.gguf", "layers.1", "0.5", "below zero"}));
+}
+
+TEST_F(GgufModelRefusal, NamesASinkThatIsNotFinite) {
+  std::string bytes = test::GgufFromFolder(goldens / "gpt_oss-mxfp4").image.bytes();
+  const runtime::gguf::Parsed parsed = runtime::gguf::parse(std::as_bytes(std::span(bytes)), "m.gguf");
+  const auto offset =
+      reinterpret_cast<const char*>(parsed.tensors.at("blk.1.attn_sinks.weight").data.data()) - bytes.data();
+  const float infinity = INFINITY;
+  std::memcpy(bytes.data() + offset, &infinity, sizeof infinity);
+  const auto file = folder_.write("m.gguf", bytes);
+  EXPECT_TRUE(test::refuses([&] { Model model(file, *backend_); }, {"m.gguf", "layers.1", "sinks", "inf"}));
+}
+
+TEST_F(GgufModelRefusal, ARouterThatIsNotANumberGivesNoAnswer) {
+  std::string bytes = test::GgufFromFolder(goldens / "mixtral").image.bytes();
+  const runtime::gguf::Parsed parsed = runtime::gguf::parse(std::as_bytes(std::span(bytes)), "m.gguf");
+  const runtime::gguf::Tensor& router = parsed.tensors.at("blk.1.ffn_gate_inp.weight");
+  ASSERT_EQ(router.type, runtime::gguf::TensorType::bf16);
+  const auto offset = reinterpret_cast<const char*>(router.data.data()) - bytes.data();
+  const std::uint16_t nan = 0x7FC0;
+  std::memcpy(bytes.data() + offset, &nan, sizeof nan);
+  const auto file = folder_.write("m.gguf", bytes);
+  EXPECT_TRUE(test::refuses([&] { logits(file); }, {"NaN or infinity in layer 1"}));
+}
+
+TEST_F(GgufModelRefusal, NamesAWindowThatIsMissing) {
+  std::string bytes = test::GgufFromFolder(goldens / "gpt_oss-mxfp4").image.bytes();
+  const std::size_t key = bytes.find("attention.sliding_window");
+  ASSERT_NE(key, std::string::npos);
+  bytes[key] = 'A';
+  const auto file = folder_.write("m.gguf", bytes);
+  EXPECT_TRUE(
+      test::refuses([&] { Model model(file, *backend_); }, {"m.gguf", "lack gpt-oss.attention.sliding_window"}));
 }
 
 TEST_F(GgufModelRefusal, WhatPredictsSeveralTokensIsLeftOutAndSaid) {

@@ -37,11 +37,13 @@ TEST(Router, WeightsAreShares) {
   EXPECT_NEAR(route(logits, 1, experts)[1].weights[0], e2 / (e0 + e1 + e2), eps);
 }
 
-TEST(Router, ATokenThatIsNotANumberStaysOne) {
+TEST(Router, ATokenOfWhichOneLogitIsNotANumberIsNone) {
   const Experts experts{.count = 3, .used = 2};
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float some[] = {nan, 1, 2}, all[] = {nan, nan, nan};
+  ASSERT_EQ(route(some, 1, experts).size(), 2U);
   EXPECT_EQ(route(some, 1, experts)[0].expert, 1);
+  for (const ExpertTokens& each : route(some, 1, experts)) EXPECT_TRUE(std::isnan(each.weights[0]));
   ASSERT_EQ(route(all, 1, experts).size(), 2U);
   EXPECT_TRUE(std::isnan(route(all, 1, experts)[0].weights[0]));
 }
