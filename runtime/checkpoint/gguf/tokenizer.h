@@ -23,8 +23,7 @@ nlohmann::json tokenizer_document(const Metadata& metadata);
 std::vector<std::string> tokenizer_notes(const Metadata& metadata);
 
 // Tokens that end an answer: the end of text, of a turn and of a message, as far as the file names them or has control
-// tokens, or the user's,
-// with the names that go by in the field. Ascending, each once.
+// tokens, or tokens of the user's, with the names that go by in the field. Ascending, each once.
 std::vector<std::int32_t> end_tokens(const Metadata& metadata);
 
 // The texts of the special tokens under the names that chat templates have for them: bos_token, eos_token, unk_token,
