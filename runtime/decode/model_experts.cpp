@@ -121,7 +121,9 @@ std::vector<ExpertTokens> Model::mix_experts(int layer, const Activations& act, 
   if (shared) {
     for (std::int32_t t = 0; t < rows; ++t) {
       ways.tokens.push_back(t);
-      ways.weights.push_back(1 / (1 + std::exp(-routed[gates + static_cast<std::size_t>(t)])));
+      const float logit = routed[gates + static_cast<std::size_t>(t)];
+      // A share of one or nothing would hide an infinity.
+      ways.weights.push_back(std::isfinite(logit) ? 1 / (1 + std::exp(-logit)) : NAN);
     }
   }
   const bool beside = near_ && !over_link;  // act.delta has what the others made

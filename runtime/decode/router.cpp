@@ -31,7 +31,7 @@ std::vector<ExpertTokens> route(const float* logits, int T, const Experts& exper
                   [&](int expert) { sum += share(expert); });
     // An expert whose logit is not a number would never be chosen: what the token becomes is none either, which is
     // said.
-    if (std::any_of(logits, logits + experts.count, [](float logit) { return std::isnan(logit); })) sum = NAN;
+    if (std::any_of(logits, logits + experts.count, [](float logit) { return !std::isfinite(logit); })) sum = NAN;
     std::for_each(order.begin(), used, [&](int expert) {
       all[static_cast<std::size_t>(expert)].tokens.push_back(t);
       all[static_cast<std::size_t>(expert)].weights.push_back(share(expert) / sum);

@@ -180,15 +180,20 @@ TEST_F(GgufModelRefusal, NamesASinkThatIsNotFinite) {
 }
 
 TEST_F(GgufModelRefusal, ARouterThatIsNotANumberGivesNoAnswer) {
-  std::string bytes = test::GgufFromFolder(goldens / "mixtral").image.bytes();
-  const runtime::gguf::Parsed parsed = runtime::gguf::parse(std::as_bytes(std::span(bytes)), "m.gguf");
-  const runtime::gguf::Tensor& router = parsed.tensors.at("blk.1.ffn_gate_inp.weight");
-  ASSERT_EQ(router.type, runtime::gguf::TensorType::bf16);
-  const auto offset = reinterpret_cast<const char*>(router.data.data()) - bytes.data();
-  const std::uint16_t nan = 0x7FC0;
-  std::memcpy(bytes.data() + offset, &nan, sizeof nan);
-  const auto file = folder_.write("m.gguf", bytes);
-  EXPECT_TRUE(test::refuses([&] { logits(file); }, {"NaN or infinity in layer 1"}));
+  const auto with = [&](const char* golden, const char* tensor, std::uint16_t value) {
+    std::string bytes = test::GgufFromFolder(goldens / golden).image.bytes();
+    const runtime::gguf::Parsed parsed = runtime::gguf::parse(std::as_bytes(std::span(bytes)), "m.gguf");
+    const runtime::gguf::Tensor& router = parsed.tensors.at(tensor);
+    EXPECT_EQ(router.type, runtime::gguf::TensorType::bf16);
+    const auto offset = reinterpret_cast<const char*>(router.data.data()) - bytes.data();
+    std::memcpy(bytes.data() + offset, &value, sizeof value);
+    const auto file = folder_.write("m.gguf", bytes);
+    return test::refuses([&] { logits(file); }, {"NaN or infinity in layer 1"});
+  };
+  constexpr std::uint16_t nan = 0x7FC0, infinity = 0x7F80;
+  EXPECT_TRUE(with("mixtral", "blk.1.ffn_gate_inp.weight", nan));
+  EXPECT_TRUE(with("mixtral", "blk.1.ffn_gate_inp.weight", infinity));
+  EXPECT_TRUE(with("qwen2_moe", "blk.1.ffn_gate_inp_shexp.weight", infinity));
 }
 
 TEST_F(GgufModelRefusal, NamesAWindowThatIsMissing) {

@@ -44,6 +44,8 @@ TEST(Router, ATokenOfWhichOneLogitIsNotANumberIsNone) {
   ASSERT_EQ(route(some, 1, experts).size(), 2U);
   EXPECT_EQ(route(some, 1, experts)[0].expert, 1);
   for (const ExpertTokens& each : route(some, 1, experts)) EXPECT_TRUE(std::isnan(each.weights[0]));
+  const float infinite[] = {-INFINITY, 1, 2};
+  EXPECT_TRUE(std::isnan(route(infinite, 1, experts)[0].weights[0]));
   ASSERT_EQ(route(all, 1, experts).size(), 2U);
   EXPECT_TRUE(std::isnan(route(all, 1, experts)[0].weights[0]));
 }
