@@ -5,6 +5,7 @@
 #include <mutex>
 #include <string_view>
 
+#include "gpu/backend.h"
 #include "offload/error.h"
 #include "runtime/checkpoint/config_parts.h"
 

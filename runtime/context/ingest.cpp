@@ -9,6 +9,7 @@
 #include "runtime/checkpoint/fingerprint.h"
 #include "runtime/checkpoint/gguf/file.h"
 #include "runtime/context/context_file.h"
+#include "runtime/context/earlier_reads.h"
 #include "runtime/context/reading.h"
 #include "runtime/context/reading_note.h"
 #include "runtime/context/whole_file.h"
@@ -87,7 +88,7 @@ IngestResult read_anew(const ModelSource& source, offload::Arena& arena, const s
     snapshot.require_model(source.identity());
     require_same_beginning(snapshot.tokens(), tokens, snapshot.path().string());
   });
-  return go_on_reading(source, arena, std::move(*part), snapshot, /*back=*/false, tokens, options, progress);
+  return go_on_reading(source, arena, std::move(*part), snapshot, /*back_from=*/nullptr, tokens, options, progress);
 }
 
 }  // namespace
@@ -156,7 +157,7 @@ IngestResult append_to(const ModelSource& source, offload::Arena& arena, std::st
     require_same_beginning(saved, tokens, path.string());
   });
   if (there) return was_there(std::move(file), snapshot);
-  return go_on_reading(source, arena, std::move(file), snapshot, /*back=*/false, tokens, options, progress);
+  return go_on_reading(source, arena, std::move(file), snapshot, /*back_from=*/nullptr, tokens, options, progress);
 }
 
 IngestResult update(const ModelSource& source, offload::Arena& arena, std::string_view text,
@@ -173,7 +174,10 @@ IngestResult update(const ModelSource& source, offload::Arena& arena, std::strin
   });
   const std::int64_t same = std::ranges::mismatch(saved, tokens).in1 - saved.begin();
   IngestResult result;
-  const std::optional<offload::Snapshot> snapshot = whole.back_to(same);
+  std::optional<offload::Snapshot> snapshot = whole.back_to(same);
+  cluster::together(*place.ranks, [&] {  // else what is said of it would be said of what is read now alone
+    if (snapshot && !prefill_read_at(whole, *snapshot)) snapshot.reset();
+  });
   if (whole.complete() && saved == tokens) {
     result = was_there(std::move(*file), whole);
   } else if (!snapshot || snapshot->cached_tokens() == 0) {
@@ -186,7 +190,7 @@ IngestResult update(const ModelSource& source, offload::Arena& arena, std::strin
     result = read_anew(source, arena, tokens, place, as_before, progress);
   } else {
     file->writer().go_back(same);
-    result = go_on_reading(source, arena, std::move(*file), *snapshot, /*back=*/true, tokens, options, progress);
+    result = go_on_reading(source, arena, std::move(*file), *snapshot, &whole, tokens, options, progress);
   }
   result.same = same;
   return result;

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "offload/error.h"
 #include "runtime/context/hot_context.h"
 #include "runtime/context/ingest.h"
@@ -50,14 +52,21 @@ Session open_context(const ModelSource& source, offload::Arena& arena, const off
   if (read_by.kind != PrefillOptions::Kind::sparse && !reads_all(read_by, snapshot.token_count())) {
     session.set_context_read_by(prefill_label(read_by));
   }
-  const auto count_as_read = [&, label = prefill_label(read_by)](PrefillRead (*figures)(const offload::Snapshot&)) {
+  const auto nobody_knows = [&, label = prefill_label(read_by)] {
+    session.set_context_read_by(label + ", of which nobody knows what it left out");
+  };
+  const auto count_as_read = [&](PrefillRead (*figures)(const offload::Snapshot&)) {
     try {
       session.set_prefill_read(figures(snapshot));
     } catch (const Error&) {  // --verify says what is damaged
-      session.set_context_read_by(label + ", of which nobody knows what it left out");
+      nobody_knows();
     }
   };
   count_as_read(saved_prefill_read);
+  if (read_by.kind == PrefillOptions::Kind::sparse && session.tokens() > 0 && session.prefill_read().empty() &&
+      !std::ranges::count(snapshot.attachments(), prefill_read_name)) {
+    nobody_knows();
+  }
   if (method != nullptr && !method->state_key().empty()) {
     cluster::together(options.peers(), [&] {
       if (!restore_index(session, snapshot, *method)) session.attach_method(*method);

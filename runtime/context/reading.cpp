@@ -7,6 +7,7 @@
 
 #include "offload/clock.h"
 #include "offload/error.h"
+#include "runtime/context/earlier_reads.h"
 #include "runtime/context/reading_note.h"
 #include "runtime/context/text_end.h"
 #include "runtime/context/whole_file.h"
@@ -28,17 +29,24 @@ struct Run {
   const IngestOptions& options;
   const PrefillProgress& progress;
   std::filesystem::path path;
+  EarlierReads earlier;
 
   cluster::Communicator& ranks() const { return options.session.peers(); }
 };
 
-std::vector<offload::SnapshotAttachment> attached_prefill_read(const Session& session) {
-  if (session.prefill_read().empty()) return {};
-  return {{std::string(prefill_read_name), save_prefill_read(session.prefill_read())}};
+// For a checkpoint where the session is now; also where a sparse reading has met no layer that it could leave out of.
+std::vector<offload::SnapshotAttachment> attached_prefill_read(const Session& session, EarlierReads& earlier) {
+  const bool sparse = session.prefill_options().kind == PrefillOptions::Kind::sparse;
+  if (!sparse && session.prefill_read().empty()) return {};
+  std::vector<offload::SnapshotAttachment> attached{
+      {std::string(prefill_read_name), save_prefill_read(session.prefill_read())}};
+  earlier.add(session.tokens(), session.prefill_read());
+  if (!earlier.empty()) attached.push_back(earlier.attachment());
+  return attached;
 }
 
 // Finishes the file, which is PATH.part or, when a context is gone on with, has its name already.
-void finish(ContextFile file, Session& session, const Run& run, IngestResult& result) {
+void finish(ContextFile file, Session& session, Run& run, IngestResult& result) {
   const IngestOptions& options = run.options;
   const auto rest = std::span(run.tokens).subspan(static_cast<std::size_t>(session.tokens()));
   const Clock::time_point start = Clock::now();
@@ -47,7 +55,8 @@ void finish(ContextFile file, Session& session, const Run& run, IngestResult& re
   result.seconds += seconds_since(start);
   if (!beside.empty()) result.read += static_cast<std::int64_t>(rest.size());
   result.prefill_read = std::move(end.prefill_read);
-  for (offload::SnapshotAttachment& loss : attached_prefill_read(session)) beside.push_back(std::move(loss));
+  for (offload::SnapshotAttachment& loss : attached_prefill_read(session, run.earlier))
+    beside.push_back(std::move(loss));
   // Ranks leave those areas where they are: a second file of each would be one more thing to agree on.
   if (!run.ranks().several() && file.anew() && worth_compacting(file.writer(), session, run.tokens)) {
     const offload::Snapshot grown = file.snapshot();
@@ -75,7 +84,7 @@ struct Turn {
 // checkpoint.
 class Turns {
  public:
-  Turns(const Run& run, ContextFile& file, const Session& session)
+  Turns(Run& run, ContextFile& file, const Session& session)
       : run_(run), file_(file), session_(session), saved_(Clock::now()) {}
 
   void begin() { take(/*due=*/false); }
@@ -99,7 +108,7 @@ class Turns {
     const std::int64_t read = session_.tokens();
     if (turn.save != 0 || (turn.stop != 0 && file_.writer().token_count() < read)) {
       file_.checkpoint(session_, std::span(run_.tokens).first(static_cast<std::size_t>(read)),
-                       attached_prefill_read(session_));
+                       attached_prefill_read(session_, run_.earlier));
       saved_ = Clock::now();
     }
     if (turn.stop == 0) return;
@@ -110,14 +119,14 @@ class Turns {
     if (run_.progress) run_.progress(session_.tokens(), static_cast<std::int64_t>(run_.tokens.size()));
   }
 
-  const Run& run_;
+  Run& run_;
   ContextFile& file_;
   const Session& session_;
   Clock::time_point saved_;
 };
 
 // Reads what the tokens have beyond the session, chunk by chunk, with checkpoints; then finishes the file.
-IngestResult read_on(ContextFile file, Session session, const Run& run, int chunk) {
+IngestResult read_on(ContextFile file, Session session, Run& run, int chunk) {
   IngestResult result;
   result.tokens = static_cast<std::int64_t>(run.tokens.size());
   result.resumed_from = session.tokens();
@@ -227,12 +236,13 @@ IngestResult begin_reading(const ModelSource& source, offload::Arena& arena, con
   begin_indices(session, nullptr, options);
   const std::int64_t chosen_by = session.tokens();
   const auto read_into = [&](ContextFile file) {
-    file.writer().keep(kept_checkpoints(source.model.config(), options.checkpoints));
+    const int kept = kept_checkpoints(source.model.config(), options.checkpoints);
+    file.writer().keep(kept);
     if (choice.recall) {
       const offload::SnapshotAttachment recall{std::string(column_recall_name), save_column_recall(*choice.recall)};
       file.checkpoint(session, std::span(tokens).first(static_cast<std::size_t>(chosen_by)), {&recall, 1});
     }
-    const Run run{tokens, options, progress, place.path};
+    Run run{tokens, options, progress, place.path, EarlierReads(nullptr, kept)};
     return read_on(std::move(file), std::move(session), run, options.session.chunk_tokens);
   };
   ContextFile file = ContextFile::create(place, describe_context(source, reading, options.checkpoints));
@@ -252,20 +262,23 @@ IngestResult begin_reading(const ModelSource& source, offload::Arena& arena, con
 }
 
 IngestResult go_on_reading(const ModelSource& source, offload::Arena& arena, ContextFile file,
-                           const offload::Snapshot& snapshot, bool back, const std::vector<std::int32_t>& tokens,
-                           const IngestOptions& options, const PrefillProgress& progress) {
+                           const offload::Snapshot& snapshot, const offload::Snapshot* back_from,
+                           const std::vector<std::int32_t>& tokens, const IngestOptions& options,
+                           const PrefillProgress& progress) {
+  const offload::Snapshot& whole = back_from ? *back_from : snapshot;
+  Run run{tokens, options, progress, file.path(), EarlierReads(nullptr, 1)};
   SessionOptions reading;
   cluster::together(options.session.peers(), [&] {
     announce(source, options, tokens, &snapshot);
     require_disk(source, options, tokens, &snapshot, file.path());
     keep_checkpoints(file.writer(), source, snapshot, options);
     reading = as_read(snapshot, options.session);
+    run.earlier = EarlierReads(&whole, kept_checkpoints(source.model.config(), wanted_checkpoints(options, &snapshot)));
   });
   Session session(source.model, arena, reading, snapshot);
-  session.set_prefill_read(saved_prefill_read(snapshot));
+  session.set_prefill_read(prefill_read_at(whole, snapshot).value());
   begin_indices(session, &snapshot, options);
-  const Run run{tokens, options, progress, file.path()};
-  if (back && run.ranks().several()) {
+  if (back_from && run.ranks().several()) {
     // No shard is complete with the old text any more once one may be complete with the new one: nobody can open some
     // of each.
     const std::int64_t known = std::max(session.tokens(), file.writer().token_count());

@@ -13,10 +13,12 @@ IngestResult begin_reading(const ModelSource& source, offload::Arena& arena, con
                            const std::vector<std::int32_t>& tokens, const IngestOptions& options,
                            const PrefillProgress& progress);
 
-// From where `snapshot` ends, which is that of the file, or one that it goes back to: `back`.
+// From where `snapshot` ends, which is that of the file, or one that it goes back to from `back_from`, of which
+// prefill_read_at() knows what had been read sparsely there.
 IngestResult go_on_reading(const ModelSource& source, offload::Arena& arena, ContextFile file,
-                           const offload::Snapshot& snapshot, bool back, const std::vector<std::int32_t>& tokens,
-                           const IngestOptions& options, const PrefillProgress& progress);
+                           const offload::Snapshot& snapshot, const offload::Snapshot* back_from,
+                           const std::vector<std::int32_t>& tokens, const IngestOptions& options,
+                           const PrefillProgress& progress);
 
 // Builds what options.indices keep of the sequence, to be saved. Throws Error naming a method that keeps nothing.
 std::vector<offload::SnapshotAttachment> build_indices(Session& session, const IngestOptions& options);

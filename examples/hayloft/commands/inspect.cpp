@@ -15,6 +15,7 @@
 #include "offload/text/json_text.h"
 #include "offload/text/visible.h"
 #include "runtime/context/column_choice.h"
+#include "runtime/context/earlier_reads.h"
 #include "runtime/context/ingest.h"
 #include "runtime/context/text_end.h"
 
@@ -110,6 +111,7 @@ class InspectCommand : public Command {
     std::erase(names, runtime::column_recall_name);
     std::erase(names, runtime::prefill_read_name);
     std::erase(names, runtime::whole_prefill_read_name);
+    std::erase(names, runtime::earlier_reads_name);
     return names;
   }
 

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 
@@ -47,6 +48,52 @@ TEST_F(SparseIngestTest, OfAFidelityTheResultDoesNotDependOnWhereItWasCutEither)
   const std::filesystem::path whole = folder.path() / "whole.hay";
   ASSERT_TRUE(left_out(ingest(source, arena, text, whole, options).prefill_read));
   EXPECT_EQ(in_pieces({text.size() / 3}), std::vector{digest(whole)});
+}
+
+TEST_F(SparseIngestTest, AnUpdateFromAnEarlierCheckpointSaysTheLossOfTheWholeText) {
+  const std::size_t cut = text.find(". ", text.size() * 7 / 8) + 1;
+  const std::string changed = text.substr(0, cut) + " But the captain had other plans. They sailed at dawn.";
+  const std::filesystem::path path = folder.path() / "updated.hay", anew = folder.path() / "anew.hay";
+  options.checkpoints = 4;
+  ingest(source, arena, text, path, options);
+  options.checkpoints = 0;
+  const std::vector<std::int64_t> earlier = offload::Snapshot::open(path).earlier_checkpoints();
+  ASSERT_TRUE(left_out(ingest(source, arena, changed, anew, options).prefill_read));
+  for (const std::string& now : {changed, text, changed}) {
+    const bool first = now == changed;
+    const IngestResult result = update(source, arena, now, path, options);
+    EXPECT_TRUE(std::ranges::find(earlier, result.resumed_from) != earlier.end()) << result.resumed_from;
+    if (!first) continue;
+    EXPECT_EQ(digest(path), digest(anew));
+    EXPECT_EQ(line_of(path), line_of(anew));
+    EXPECT_EQ(prefill_read_line(result.prefill_read), line_of(anew));
+  }
+}
+
+TEST_F(SparseIngestTest, WhatItLeftOutIsNotKnownWhereItWasSavedWithoutThat) {
+  const std::filesystem::path path = folder.path() / "bare.hay";
+  Session session(model, arena, options.session);
+  const std::vector<std::int32_t> tokens = tokenizer.encode_prompt(text);
+  session.append(tokens);
+  const std::vector<offload::SnapshotTail> tails = session.cache().tails();
+  std::vector<offload::TailImage> images;
+  for (const offload::SnapshotTail& tail : tails) images.push_back(tail.image());
+  offload::save_snapshot(path, describe_context(source, options.session), session.cache().store(), tokens, images);
+  AttentionStatement said;
+  said.add(open_context(source, arena, offload::Snapshot::open(path), {}));
+  EXPECT_NE(said.text().find("sparse density=20%, of which nobody knows what it left out"), std::string::npos)
+      << said.text();
+}
+
+// The bundled model's only global layer is its last, whose attention nobody needs while a text is read.
+TEST_F(IngestTest, ASparseReadingThatCouldLeaveNothingOutIsExact) {
+  options.session.prefill = {.kind = PrefillOptions::Kind::sparse, .sparse = {.density = 0.2}};
+  ingest(source, arena, text, folder.path() / "needle.hay", options);
+  Session session = open_context(source, arena, offload::Snapshot::open(folder.path() / "needle.hay"), {});
+  session.step(7);
+  AttentionStatement said;
+  said.add(session);
+  EXPECT_TRUE(said.exact()) << said.text();
 }
 
 TEST_F(SparseIngestTest, NoAnswerBehindOneIsCalledExact) {

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "offload/snapshot/writer.h"
+#include "runtime/decode/prefill_read.h"
+
+namespace hayloft::runtime {
+
+// Names the attachment: u32 entries, of each i64 tokens, u64 bytes and so many, of save_prefill_read().
+inline constexpr std::string_view earlier_reads_name = "prefill read, earlier";
+
+// Says what had been read sparsely at each of the checkpoints that a context keeps: whoever goes back to one goes on
+// from there.
+class EarlierReads {
+ public:
+  // Of a context that keeps so many checkpoints. Throws Error naming the file where what it says is damaged.
+  EarlierReads(const offload::Snapshot* snapshot, int checkpoints);
+
+  // Returns what had been read at a checkpoint of so many tokens; none where nobody knows.
+  std::optional<PrefillRead> at(std::int64_t tokens) const;
+  // Adds a checkpoint; later ones, from which the context has gone back, are forgotten.
+  void add(std::int64_t tokens, const PrefillRead& read);
+  // Returns whether there is anything to be saved: a context that keeps one checkpoint needs none of it.
+  bool empty() const { return most_ < 2 || reads_.empty(); }
+  offload::SnapshotAttachment attachment() const;
+
+ private:
+  std::size_t most_;
+  std::map<std::int64_t, std::vector<std::byte>> reads_;  // by tokens
+};
+
+// Returns what had been read sparsely at `then`, a checkpoint that `whole` goes back to, or `whole` itself; none where
+// nobody knows. Throws Error where that is damaged.
+std::optional<PrefillRead> prefill_read_at(const offload::Snapshot& whole, const offload::Snapshot& then);
+
+}  // namespace hayloft::runtime
