@@ -102,9 +102,10 @@ class SnapshotWriter {
 // Throws Error, saying how much is needed and free, where there is no room for so many bytes more at `path`.
 void require_free(const std::filesystem::path& path, std::uint64_t bytes, const SnapshotCalls& calls);
 
-// A complete context in one go, of what checkpoint() takes. It grows under the name PATH.saving, and appears whole or
-// not at all. A file that exists is refused unless `overwrite`.
+// Saves a complete context in one go, of what checkpoint() takes. It grows under the name PATH.saving, and appears
+// whole or not at all. A file that exists is refused unless `overwrite`.
 void save_snapshot(const std::filesystem::path& path, const SnapshotDescription& description, const Store& store,
-                   std::span<const std::int32_t> tokens, std::span<const TailImage> tails, bool overwrite = false);
+                   std::span<const std::int32_t> tokens, std::span<const TailImage> tails, bool overwrite = false,
+                   std::span<const SnapshotAttachment> attachments = {});
 
 }  // namespace hayloft::offload

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from os import PathLike, fspath
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from . import _core
 from ._arrays import as_array, token_ids
 from ._machine import default_machine
 from ._model import Model
+from ._paths import path_bytes
 
 
 def save_context(past_key_values: Any, tokens: Any, model: Model | str | PathLike, path: str | PathLike, *,
@@ -29,13 +30,14 @@ def save_context(past_key_values: Any, tokens: Any, model: Model | str | PathLik
     K and V are rounded to 16 bits, or as `rows` says. Returns (tokens, of which have K and V). Raises Error when they do
     not fit the model.
     """
+    path = path_bytes(path)
     ids = token_ids(tokens[0] if np.ndim(tokens) == 2 and len(tokens) == 1 else tokens)
-    model = fspath(getattr(model, "path", model))
+    model = path_bytes(getattr(model, "path", model))
     layers = getattr(past_key_values, "layers", past_key_values)
     opened = getattr(past_key_values, "_open", None)
     if opened is not None:
         windows = {index: _window_rows(layer) for index, layer in enumerate(layers) if layer.keys is not None}
-        opened.save(fspath(path), model, ids, windows, overwrite)
+        opened.save(path, model, ids, windows, overwrite)
         return len(ids), past_key_values.length(past_key_values._windows.index(0))
     arrays = [tuple(as_array(_heads(each), f"layer {index}") for each in _pair(layer, index))
               for index, layer in enumerate(layers)]
@@ -43,7 +45,7 @@ def save_context(past_key_values: Any, tokens: Any, model: Model | str | PathLik
     if len(dtypes) != 1:
         raise TypeError(f"K and V are of several types: {', '.join(sorted(dtypes))}; they must be of one")
     k, v = ([pair[half][0] for pair in arrays] for half in (0, 1))
-    return _core.save_context(machine or default_machine(), ids, k, v, dtypes.pop(), model, fspath(path), block_tokens,
+    return _core.save_context(machine or default_machine(), ids, k, v, dtypes.pop(), model, path, block_tokens,
                               columns, rows, overwrite)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from os import PathLike, fspath
+from os import PathLike
 
 from . import _core
 from ._arrays import numbers
 from ._model import Model
+from ._paths import path_bytes
 
 
 def eval(model: Model, task: str = "niah_single_1", ctx_size: int | Sequence[int] = 4096,
@@ -34,7 +35,7 @@ def eval(model: Model, task: str = "niah_single_1", ctx_size: int | Sequence[int
     """
     lengths = numbers(ctx_size)
     methods = [attn] if isinstance(attn, str) else list(attn)
-    lines, figures = _core.evaluate(model._open, task, lengths, methods, samples, fspath(haystack), seed, needles, digits,
+    lines, figures = _core.evaluate(model._open, task, lengths, methods, samples, path_bytes(haystack), seed, needles, digits,
                                     chat, fidelity_steps, attention, block_tokens, columns, rows)
     results = [json.loads(line) for line in lines]
     return (results, json.loads(figures)) if attention else results

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from os import PathLike, fspath
+from os import PathLike
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from ._arrays import token_ids
 from ._audit import Audit
 from ._counters import Counters
 from ._machine import default_machine
+from ._paths import path_bytes
 
 
 @dataclass
@@ -43,7 +44,7 @@ class Model:
 
     def __init__(self, path: str | PathLike, *, weights: str = "stored", experts: str = "auto",
                  positions: int = 0, machine: _core.Machine | None = None, head: bool = False):
-        self._open = _core.OpenModel(machine or default_machine(), fspath(path), weights, experts, positions, head)
+        self._open = _core.OpenModel(machine or default_machine(), path_bytes(path), weights, experts, positions, head)
 
     @property
     def path(self) -> str:
@@ -62,10 +63,12 @@ class Model:
     def encode(self, text: str, *, continued: bool = False) -> list[int]:
         """Token ids of a text: as a prompt, with what the tokenizer puts before one; or, continued, as what follows other
         tokens."""
+        if not isinstance(text, str):
+            raise TypeError(f"a text is a str, not {type(text).__name__}")
         return self._open.encode_continuation(text) if continued else self._open.encode_prompt(text)
 
     def decode(self, tokens: Iterable[int], *, special: bool = False, continued: bool = False) -> str:
-        """The text of tokens; bytes that are no UTF-8 become U+FFFD."""
+        """The text of tokens; bytes that are no UTF-8 become U+FFFD. Raises Error on an id outside the model's vocabulary."""
         return self._open.decode(token_ids(tokens), special, continued).decode("utf-8", errors="replace")
 
     def chat(self, messages: str | list[str | dict], *, tools: list[dict] | None = None, add_generation_prompt: bool = True,
@@ -119,7 +122,7 @@ class Session:
         """The session at the end of a saved context (.hay). It is read from its file in place, and goes on in the way it was
         begun; what is appended attends by `prefill`. Raises Error when it belongs to another model."""
         options = _options(attn, prefill, 2048, 4096, "f16", "f16")
-        return cls._of(model, _core.OpenSession.open(model._open, fspath(context), options))
+        return cls._of(model, _core.OpenSession.open(model._open, path_bytes(context), options))
 
     @classmethod
     def _of(cls, model, session):
@@ -185,7 +188,8 @@ class Session:
         return self._session.step(token)
 
     def score(self, tokens: str | Iterable[int]) -> np.ndarray:
-        """Adds tokens, attending exactly, and returns the logits of what follows each, f32 [T, vocab]."""
+        """Adds tokens, attending exactly, and returns the logits of what follows each, f32 [T, vocab]. Ctrl-C ends it; the
+        chunks so far stay, as append() has it. Raises MemoryError, and adds nothing, where the logits have no room."""
         return self._session.score(self._ids(tokens))
 
     def stream(self, prompt: str | Iterable[int], max_tokens: int = 128, *, sampling: Sampling | None = None,
@@ -250,8 +254,9 @@ class Session:
     __copy__ = fork  # an alias would go on with this one
 
     def save(self, path: str | PathLike, *, overwrite: bool = False) -> None:
-        """Saves the context as a file (.hay) that any session of the same model opens. It appears whole or not at all."""
-        self._session.save(fspath(path), overwrite)
+        """Saves the context as a file (.hay) that any session of the same model opens, and with it what reading it has left out
+        (`prefill`). It appears whole or not at all."""
+        self._session.save(path_bytes(path), overwrite)
 
     def _begin(self, prompt, max_tokens, stop_at_end):
         """Reads all of the prompt but its last token; returns its ids and the tokens that end an answer."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from os import PathLike, fspath
+from os import PathLike
 
 from . import _core
 from ._arrays import numbers
 from ._machine import default_machine
 from ._model import Model
+from ._paths import path_bytes
 
 
 def plan(model: Model | str | PathLike | None = None, ctx_size: int | Sequence[int] = 1 << 20,
@@ -28,6 +29,6 @@ def plan(model: Model | str | PathLike | None = None, ctx_size: int | Sequence[i
     methods = [attn] if isinstance(attn, str) else list(attn)
     if (model is None) == (shape is None):
         raise _core.Error("plan needs a model or a shape, one of them")
-    path = "" if model is None else fspath(getattr(model, "path", model))
+    path = b"" if model is None else path_bytes(getattr(model, "path", model))
     return json.loads(_core.plan(machine or default_machine(), path, list(shape or ()), lengths, methods, block_tokens,
                                  columns, rows))["plans"]

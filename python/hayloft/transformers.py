@@ -24,6 +24,7 @@ from transformers.masking_utils import AttentionMaskInterface, causal_mask_funct
 from . import _core
 from ._counters import Counters
 from ._machine import default_machine
+from ._paths import path_bytes
 
 PREFIX = "hayloft:"
 
@@ -354,7 +355,7 @@ def open_context(path, model, *, machine=None):
     """
     config = getattr(model, "config", model).get_text_config(decoder=True)
     cache = Cache(config, machine=machine)
-    cache._open = _core.OpenCache.open(cache._machine, str(path), config.num_attention_heads, cache._windows, "dense")
+    cache._open = _core.OpenCache.open(cache._machine, path_bytes(path), config.num_attention_heads, cache._windows, "dense")
     cache.tokens = list(cache._open.tokens)
     cached = cache._open.length(cache._windows.index(0))
     dtype = getattr(model, "dtype", None) or torch.float32

@@ -1,5 +1,7 @@
 #include "python/src/model.h"
 
+#include <algorithm>
+
 #include "python/src/bindings.h"
 #include "runtime/chat/load_chat_template.h"
 #include "runtime/decode/load_tokenizer.h"
@@ -63,7 +65,19 @@ OpenModel::OpenModel(std::shared_ptr<Machine> on, const std::filesystem::path& f
       model(path, *machine->backend, weight_form(weights), {}, expert_place(experts), head),
       arena(machine->make_arena()) {
   if (positions < 0) fail("positions {}: must be 0, as many as the model was made for, or more", positions);
-  if (positions > 0) model.expect_positions(positions);
+  if (positions == 0) return;
+  const std::vector<float> before = model.config().global_table.inverse_frequency;
+  model.expect_positions(positions);
+  if (model.config().global_table.inverse_frequency != before) stretched_to = positions;
+}
+
+void OpenModel::require_rope_of_contexts() const {
+  if (stretched_to == 0) return;
+  fail(
+      "{}: its RoPE is made for {} positions, and saved contexts are read with that of the model as it is; make the "
+      "Model "
+      "without positions",
+      path.string(), stretched_to);
 }
 
 runtime::ChatTemplate model_template(const OpenModel& model) {
@@ -93,8 +107,19 @@ void bind_model(py::module_& module) {
           "encode_continuation",
           [](const OpenModel& model, const std::string& text) { return model.tokenizer.encode_continuation(text); },
           unlocked)
-      .def("decode", [](const OpenModel& model, const std::vector<std::int32_t>& tokens, bool special,
-                        bool continued) { return py::bytes(model.tokenizer.decode(tokens, special, continued)); })
+      .def("decode",
+           [](const OpenModel& model, const std::vector<std::int32_t>& tokens, bool special, bool continued) {
+             // Weights may be padded to more tokens than the tokenizer has, which a model may draw and which have no
+             // text.
+             const std::int64_t known =
+                 std::max<std::int64_t>(model.model.config().vocab_size, model.tokenizer.vocab_size());
+             for (const std::int32_t token : tokens) {
+               if (token < 0 || token >= known) {
+                 fail("token id {} is outside the model's vocabulary of {}: it has no text", token, known);
+               }
+             }
+             return py::bytes(model.tokenizer.decode(tokens, special, continued));
+           })
       .def("chat_prompt", chat_prompt, unlocked);
 }
 

@@ -20,12 +20,16 @@ struct OpenModel {
             const std::string& experts, std::int64_t positions, bool head);
 
   runtime::ModelSource source() const { return {model, tokenizer, path}; }
+  // Throws Error where the model was made for so many positions that its RoPE is not the one saved contexts are read
+  // with.
+  void require_rope_of_contexts() const;
 
   std::shared_ptr<Machine> machine;
   std::filesystem::path path;
   runtime::Tokenizer tokenizer;
   runtime::Model model;
   std::unique_ptr<offload::Arena> arena;
+  std::int64_t stretched_to = 0;  // positions, where another number of them has another RoPE
 };
 
 // The model's own chat template. Throws Error where it has none.

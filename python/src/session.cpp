@@ -57,12 +57,14 @@ class OpenSession {
   OpenSession(std::shared_ptr<OpenModel> model, const Options& options)
       : model_(std::move(model)),
         reading_(session_options(options)),
+        read_by_(reading_.prefill),
         session_(model_->model, *model_->arena, reading_) {
     set_method(options.attn);
   }
 
   static std::unique_ptr<OpenSession> open(std::shared_ptr<OpenModel> model, const std::string& path,
                                            const Options& options) {
+    model->require_rope_of_contexts();
     const offload::Snapshot snapshot = offload::Snapshot::open(path);
     const auto method = method_of(options.attn, *model);
     runtime::Session session =
@@ -79,6 +81,7 @@ class OpenSession {
     const Use use(*this);
     auto copy = std::unique_ptr<OpenSession>(new OpenSession(model_, reading_, session_.fork(), tokens_));
     copy->attn_ = attn_;
+    copy->read_by_ = read_by_;
     return copy;
   }
 
@@ -101,6 +104,7 @@ class OpenSession {
       progress(done, total);
     };
     const std::int64_t before = session_.tokens();
+    note_reading(static_cast<std::int64_t>(tokens.size()));
     try {
       session_.append(tokens, report);
     } catch (...) {
@@ -172,10 +176,19 @@ class OpenSession {
     return {drawn, drafting.figures()};
   }
 
+  // Chunk by chunk, as Session::score goes through them anyway.
   std::vector<float> score(const std::vector<std::int32_t>& tokens) {
     const Use use(*this);
-    std::vector<float> logits = session_.score(tokens);
-    keep(tokens);
+    std::vector<float> logits;
+    logits.reserve(tokens.size() * static_cast<std::size_t>(model_->model.config().vocab_size));
+    for (std::span<const std::int32_t> left(tokens); !left.empty();) {
+      const auto chunk = left.first(std::min(left.size(), static_cast<std::size_t>(reading_.chunk_tokens)));
+      const std::vector<float> of_chunk = session_.score(chunk);
+      keep(chunk);
+      logits.insert(logits.end(), of_chunk.begin(), of_chunk.end());
+      left = left.subspan(chunk.size());
+      check_signals();
+    }
     return logits;
   }
 
@@ -195,14 +208,19 @@ class OpenSession {
 
   void save(const std::string& path, bool overwrite) {
     const Use use(*this);
+    model_->require_rope_of_contexts();
     const runtime::Cache& cache = session_.cache();
     const offload::SnapshotDescription description{
         model_->source().identity(), cache.store().shape(), model_->model.config().layers,
-        runtime::write_note({reading_.chunk_tokens, reading_.prefill, 0, session_.products()})};
+        runtime::write_note({reading_.chunk_tokens, read_by_, 0, session_.products()})};
+    std::vector<offload::SnapshotAttachment> beside;
+    if (const runtime::PrefillRead& read = session_.prefill_read(); knows_what_it_left_out(read)) {
+      beside.push_back({std::string(runtime::prefill_read_name), runtime::save_prefill_read(read)});
+    }
     const std::vector<offload::SnapshotTail> tails = cache.tails();
     std::vector<offload::TailImage> images;
     for (const offload::SnapshotTail& tail : tails) images.push_back(tail.image());
-    offload::save_snapshot(path, description, cache.store(), tokens_, images, overwrite);
+    offload::save_snapshot(path, description, cache.store(), tokens_, images, overwrite, beside);
   }
 
   const std::vector<std::int32_t>& tokens() const { return tokens_; }
@@ -215,6 +233,7 @@ class OpenSession {
               std::vector<std::int32_t> tokens)
       : model_(std::move(model)),
         reading_(std::move(reading)),
+        read_by_(reading_.prefill),
         session_(std::move(session)),
         tokens_(std::move(tokens)) {}
 
@@ -226,6 +245,21 @@ class OpenSession {
     std::unique_lock<std::mutex> lock;
   };
 
+  // Before so many tokens are read. A context that was begun otherwise (open) says of a part of it that was read by a
+  // window or topk what it would say had all of it been: there is one note. What is read sparsely is counted instead.
+  void note_reading(std::int64_t tokens) {
+    const runtime::PrefillOptions& now = session_.prefill_options();
+    if (read_by_.kind != runtime::PrefillOptions::Kind::exact || now.kind == runtime::PrefillOptions::Kind::sparse)
+      return;
+    if (!runtime::reads_all(now, session_.tokens() + tokens)) read_by_ = now;
+  }
+
+  // False of a context that was read sparsely and saved without its figures.
+  bool knows_what_it_left_out(const runtime::PrefillRead& read) const {
+    return !read.empty() ||
+           (read_by_.kind == runtime::PrefillOptions::Kind::sparse && session_.context_read_by().empty());
+  }
+
   // Notes tokens that have been read. Others may ask for the list meanwhile, which they do with the interpreter's lock.
   void keep(std::span<const std::int32_t> tokens) {
     const py::gil_scoped_acquire locked;
@@ -234,6 +268,7 @@ class OpenSession {
 
   std::shared_ptr<OpenModel> model_;
   runtime::SessionOptions reading_;
+  runtime::PrefillOptions read_by_;  // as the context's note will say
   runtime::Session session_;
   std::vector<std::int32_t> tokens_;
   std::string attn_ = "dense";

@@ -1,12 +1,15 @@
 """Models and sessions, on the bundled model and on SmolLM2."""
 
 import copy
+import os
+import shutil
+import signal
 import subprocess
 import threading
 
 import numpy as np
 import pytest
-from conftest import MODELS
+from conftest import MODELS, NEEDLE_MODEL
 
 import hayloft
 
@@ -93,6 +96,94 @@ def test_what_was_generated_is_saved_too(model, tmp_path):
     opened = model.open(tmp_path / "more.hay")
     assert opened.tokens == session.tokens
     assert list(opened.stream([drawn[-1]], 6)) == list(session.stream([drawn[-1]], 6))
+
+
+@pytest.fixture
+def small_model(tmp_path, machine):
+    """Of three layers that attend to everything, and random weights; of that name, for so many positions."""
+
+    def made(name, positions=0):
+        folder = tmp_path / name
+        if not folder.exists():
+            shutil.copytree(MODELS / name, folder)
+            shutil.copy(NEEDLE_MODEL / "tokenizer.json", folder)
+        return hayloft.Model(folder, machine=machine, positions=positions)
+
+    return made
+
+
+def test_what_reading_left_out_is_saved_too(small_model, tmp_path):
+    """By whichever way a part of the text was read: no answer behind it is called exact."""
+    model = small_model("llama")
+    ids = np.random.default_rng(2).integers(3, 128, 2000)
+    sparse = model.session(prefill="sparse:density=0.05", chunk_tokens=128, block_tokens=64).append(ids)
+    sparse.save(tmp_path / "sparse.hay")
+    exact = model.session(chunk_tokens=128, block_tokens=64).append(ids)
+    exact.save(tmp_path / "exact.hay")
+    window = model.open(tmp_path / "exact.hay", prefill="window:window=16:sinks=4").append(ids)
+    window.save(tmp_path / "window.hay")
+    more = model.open(tmp_path / "exact.hay", prefill="sparse:density=0.05").append(ids)
+    more.save(tmp_path / "more.hay")
+    question = model.open(tmp_path / "window.hay").append(ids)
+    question.fork().save(tmp_path / "twice.hay")
+    for name, session in (("sparse", sparse), ("exact", exact), ("window", window), ("more", more), ("twice", question)):
+        said = [each.attention for each in (session.fork(), model.open(tmp_path / f"{name}.hay"))]
+        assert (said[0] == "exact") == (name == "exact"), (name, said)
+        assert said[0] == said[1], name
+
+
+def test_scores_can_be_interrupted(model):
+    session = model.session(chunk_tokens=16)
+
+    def interrupt():
+        while len(session) < 16:
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        session.score([5] * 3000)
+    assert 16 <= len(session) < 3000 and len(session) == len(session.tokens)
+
+
+def test_ids_without_a_text_are_refused(model):
+    for token in (-1, 1 << 30):
+        with pytest.raises(hayloft.Error, match=f"token id {token} is outside the model's vocabulary"):
+            model.decode([5, token])
+
+
+def test_contexts_are_saved_with_the_rope_they_are_opened_with(small_model, tmp_path):
+    """A RoPE that depends on the number of positions is not in a context's file: it was opened with another."""
+    ids = list(range(3, 33))
+    plain = small_model("llama-dynamic")
+    plain.session().append(ids).save(tmp_path / "plain.hay")
+    wanted = plain.session().append(ids).logits(5)
+    longer = small_model("llama-dynamic", positions=4000)
+    assert not np.array_equal(longer.session().append(ids).logits(5), wanted)
+    with pytest.raises(hayloft.Error, match="without positions"):
+        longer.session().append(ids).save(tmp_path / "longer.hay")
+    with pytest.raises(hayloft.Error, match="without positions"):
+        longer.open(tmp_path / "plain.hay")
+    same = small_model("llama-dynamic", positions=plain.config["max_positions"])
+    assert np.array_equal(same.open(tmp_path / "plain.hay").logits(5), wanted)
+
+
+def test_a_zero_byte_ends_no_path(model, tmp_path):
+    """The system would have ended the name there: another file."""
+    other = tmp_path / "other"
+    other.write_text("kept")
+    name = f"{other}\0.hay"
+    for call in (lambda: model.session().append(PROMPT).save(name, overwrite=True), lambda: model.open(name),
+                 lambda: hayloft.Model(model.path + "\0x"), lambda: hayloft.plan(model.path + "\0x", 1000),
+                 lambda: hayloft.save_context([], [], model.path, name, overwrite=True)):
+        with pytest.raises(ValueError, match="zero byte"):
+            call()
+    assert other.read_text() == "kept"
+    session = model.session().append(PROMPT)
+    session.save(os.fsdecode(os.fsencode(tmp_path) + b"/odd-\xff.hay"))
+    assert model.open(os.fsencode(tmp_path) + b"/odd-\xff.hay").tokens == session.tokens
+    with pytest.raises(TypeError, match="a text is a str"):
+        model.encode(b"The hay")
 
 
 def test_ids_are_whole_numbers(model):
