@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <stdexcept>
+#include <utility>
 
 #include "index/ann/head.h"
 #include "index/scan/blas_places.h"
@@ -115,15 +117,21 @@ Ann Ann::fork() const {
 }
 
 Ann::Slot& Ann::slot(int layer, int head) {
-  return slots_[static_cast<std::size_t>(layer * kv_heads_ + head)];
+  return const_cast<Slot&>(std::as_const(*this).slot(layer, head));
 }
 const Ann::Slot& Ann::slot(int layer, int head) const {
-  return slots_[static_cast<std::size_t>(layer * kv_heads_ + head)];
+  const auto layers = static_cast<std::ptrdiff_t>(slots_.size()) / std::max(1, kv_heads_);
+  if (layer < 0 || layer >= layers || head < 0 || head >= kv_heads_) {
+    throw std::logic_error(
+        fmt::format("Ann: layer {}, head {} of {} layers and {} heads", layer, head, layers, kv_heads_));
+  }
+  return slots_[static_cast<std::size_t>(layer) * static_cast<std::size_t>(kv_heads_) + static_cast<std::size_t>(head)];
 }
 
 void Ann::see_queries(int layer, const float* q, int n, int query_heads) {
   if (!options_.query_aware) return;
-  const int group = query_heads / kv_heads_;
+  const int group = query_heads / std::max(1, kv_heads_);
+  if (group < 1) throw std::logic_error(fmt::format("Ann: {} query heads of {} KV heads", query_heads, kv_heads_));
   for (int i = 0; i < n; ++i) {
     for (int h = 0; h < query_heads; ++h) {
       slot(layer, h / group).queries.add(q + static_cast<std::ptrdiff_t>(i * query_heads + h) * head_dim_, head_dim_);

@@ -65,7 +65,8 @@ struct AnnCost {
 
 // An index of every KV head of every layer of one sequence's store. Positions are the store's, from 0. Copies of it
 // (fork()) share what has been built until one of them adds to it. Searching is thread-safe; nothing else may go on
-// meanwhile, but forks do not disturb each other.
+// meanwhile, but forks do not disturb each other. A layer that it has not got, as all are of one that was moved from,
+// is a programmer's mistake: std::logic_error.
 class Ann {
  public:
   // Throws Error on a factory string that does not fit.

@@ -103,6 +103,7 @@ AnnParts parse_ann_factory(const std::string& factory, int head_dim) {
   if (auto* ivf = dynamic_cast<faiss::IndexIVF*>(index.get())) {
     parts.kind = AnnParts::Kind::lists;
     parts.lists = static_cast<int>(ivf->nlist);
+    if (parts.lists < 1) refuse(factory, "keys lie in one list at least");
     parts.training_keys = std::max<std::int64_t>(parts.training_keys, parts.lists);
     if (dynamic_cast<faiss::IndexFlat*>(ivf->quantizer) == nullptr) {
       refuse(factory, "lists are found by their centroids alone");
@@ -122,6 +123,7 @@ AnnParts parse_ann_factory(const std::string& factory, int head_dim) {
   } else if (auto* hnsw = dynamic_cast<faiss::IndexHNSW*>(index.get())) {
     parts.kind = AnnParts::Kind::graph;
     parts.links = hnsw->hnsw.nb_neighbors(1);
+    if (parts.links < 1) refuse(factory, "a key has one link at least");
     if (!hnsw->own_fields) refuse(factory, "this kind of graph is not one that hayloft has");
     hnsw->own_fields = false;
     parts.codes = flat_codes(factory, std::unique_ptr<faiss::Index>(hnsw->storage), parts);

@@ -86,6 +86,7 @@ bool needs_tail_softmax(const ExactSearch& search) {
 
 void search_exact(const offload::LayerView& view, const float* q, const ExactSearch& search,
                   const offload::Threads& threads, const SearchResult& result) {
+  if (search.query_heads < 1) fail("search: {} query heads: there must be one at least", search.query_heads);
   if (search.k == 0) return;
   if (search.faiss) {
     if (search.per != SelectPer::query_head) {

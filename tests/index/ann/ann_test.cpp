@@ -196,6 +196,19 @@ TEST(Ann, ProgressEndsWithEverythingAndThrowingStops) {
   EXPECT_EQ(last, 20000);
 }
 
+TEST(Ann, LayersThatItHasNotGotAreAProgrammersMistake) {
+  const std::vector<float> q(4 * 64);
+  Ann ann({"IVF32,Flat", true}, 1, 2, 64);
+  for (const int layer : {-1, 1, 9}) {
+    EXPECT_THROW(ann.tokens(layer), std::logic_error);
+    EXPECT_THROW(ann.see_queries(layer, q.data(), 1, 4), std::logic_error);
+  }
+  EXPECT_THROW(ann.see_queries(0, q.data(), 1, 1), std::logic_error);
+  const Ann taken = std::move(ann);
+  EXPECT_EQ(taken.tokens(0), 0);
+  EXPECT_THROW(ann.tokens(0), std::logic_error);  // NOLINT: it was moved from
+}
+
 TEST(Ann, FactoryStringsThatDoNotFitAreRefusedInOneLine) {
   const auto make = [](const char* factory) { return [=] { Ann({factory, true}, 1, 2, 64); }; };
   EXPECT_TRUE(refuses(make("IFV64,Flat"), {"--attn ann:IFV64,Flat", "IVFn or HNSWm"}));
@@ -206,6 +219,8 @@ TEST(Ann, FactoryStringsThatDoNotFitAreRefusedInOneLine) {
   EXPECT_TRUE(refuses(make("LSH"), {"--attn ann:LSH"}));
   EXPECT_TRUE(refuses(make("IVF64_HNSW32,Flat"), {"IVF64_HNSW32,Flat", "centroids"}));
   EXPECT_TRUE(refuses(make("PQ4x12"), {"PQ4x12", "bits"}));
+  EXPECT_TRUE(refuses(make("IVF0,Flat"), {"IVF0,Flat", "one list"}));
+  EXPECT_TRUE(refuses(make("HNSW0"), {"HNSW0", "one link"}));
 
   const Fixture fixture(64, 9000);
   EXPECT_TRUE(refuses([&] { fixture.build("IVF16384,Flat"); }, {"IVF16384,Flat", "16384", "9000", "fewer lists"}));

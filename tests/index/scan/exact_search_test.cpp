@@ -166,6 +166,24 @@ TEST(ExactSearch, FaissPerKvHeadIsRefusedWithTheOptionThatHelps) {
   EXPECT_THROW(select(cache, normal(64, 13), args), Error);
 }
 
+TEST(ExactSearch, WithoutQueryHeadsIsRefused) {
+  RandomCache cache({.head_dim = 64, .stored = 64});
+  const offload::Threads threads(1);
+  const std::vector<float> q = normal(64, 13);
+  std::vector<std::int32_t> positions(1);
+  ExactSearch args;
+  args.limit = args.k = 1;
+  for (const bool faiss : {false, true}) {
+    args.faiss = faiss;
+    for (args.query_heads = -1; args.query_heads < 1; ++args.query_heads) {
+      EXPECT_THROW(
+          search_exact(cache.view().store, q.data(), args, threads, {positions.data(), nullptr, nullptr, nullptr}),
+          Error)
+          << args.query_heads;
+    }
+  }
+}
+
 TEST(ExactSearch, SelectsNothingFromNothing) {
   RandomCache cache({.head_dim = 64, .tail = 10});
   ExactSearch args;
