@@ -12,14 +12,15 @@
 
 namespace hayloft::runtime {
 
-// Names the attachment: u32 entries, of each i64 tokens, u64 bytes and so many, of save_prefill_read().
+// Names the attachment that has them: u32 entries, of each i64 tokens, u64 bytes and so many, of save_prefill_read().
 inline constexpr std::string_view earlier_reads_name = "prefill read, earlier";
 
 // Says what had been read sparsely at each of the checkpoints that a context keeps: whoever goes back to one goes on
 // from there.
 class EarlierReads {
  public:
-  // Of a context that keeps so many checkpoints. Throws Error naming the file where what it says is damaged.
+  // Reads what a context says, which keeps so many checkpoints; nothing where there is none yet. Throws Error naming
+  // the file where that is damaged.
   EarlierReads(const offload::Snapshot* snapshot, int checkpoints);
 
   // Returns what had been read at a checkpoint of so many tokens; none where nobody knows.
@@ -28,6 +29,7 @@ class EarlierReads {
   void add(std::int64_t tokens, const PrefillRead& read);
   // Returns whether there is anything to be saved: a context that keeps one checkpoint needs none of it.
   bool empty() const { return most_ < 2 || reads_.empty(); }
+  // Returns it as it is saved.
   offload::SnapshotAttachment attachment() const;
 
  private:
