@@ -41,6 +41,7 @@ MethodOptions parse_method(std::string_view text, const MethodOptions& defaults)
   if (!is_method(options.name)) {
     fail("--attn {}: unknown attention method; one of {}", options.name, fmt::join(method_names(), ", "));
   }
+  std::vector<std::string_view> named;
   for (std::size_t i = 1; i < parts.size(); ++i) {
     const std::size_t equals = parts[i].find('=');
     const bool bare = equals == std::string_view::npos;
@@ -49,6 +50,8 @@ MethodOptions parse_method(std::string_view text, const MethodOptions& defaults)
     const std::string_view key = factory ? "factory" : parts[i].substr(0, equals);
     const std::string_view value = factory ? parts[i] : bare ? std::string_view() : parts[i].substr(equals + 1);
     const MethodOption& option = option_of(options.name, key, text);
+    if (std::ranges::count(named, option.key)) fail("--attn {}: '{}' stands twice", text, option.key);
+    named.push_back(option.key);
     read_method_option(option, options, value, fmt::format("--attn {}: {}", options.name, key));
   }
   return options;

@@ -247,7 +247,7 @@ nlohmann::json tokenizer_document(const Metadata& metadata) {
 
 namespace {
 
-// What is to be said about how text is cut into words.
+// Says how text is cut into words where no key does.
 std::vector<std::string> words_notes(const Metadata& metadata) {
   if (metadata.text_or("tokenizer.ggml.model", "") != "gpt2" || !metadata.text_or(pre_key, "").empty()) return {};
   const std::vector<std::string_view> texts = metadata.texts("tokenizer.ggml.tokens");

@@ -83,6 +83,8 @@ TEST(Method, AnOptionThatAMethodDoesNotUseIsAnErrorThatListsThoseItUses) {
   EXPECT_TRUE(test::refuses([] { parse_method("dense:k=64", {}); }, {"dense does not use 'k'", "takes no options"}));
   EXPECT_TRUE(test::refuses([] { parse_method("sparq:factory=Flat", {}); }, {"sparq does not use 'factory'"}));
   EXPECT_TRUE(test::refuses([] { parse_method("sparq:Flat", {}); }, {"unknown option 'Flat'"}));
+  EXPECT_TRUE(test::refuses([] { parse_method("topk:k=5:k=6", {}); }, {"--attn topk:k=5:k=6: 'k' stands twice"}));
+  EXPECT_TRUE(test::refuses([] { parse_method("ann:Flat:factory=Flat", {}); }, {"'factory' stands twice"}));
 }
 
 TEST(Method, TheMeanValueIsNotBothLeftOutAndAskedFor) {
