@@ -74,9 +74,8 @@ OpenModel::OpenModel(std::shared_ptr<Machine> on, const std::filesystem::path& f
 void OpenModel::require_rope_of_contexts() const {
   if (stretched_to == 0) return;
   fail(
-      "{}: its RoPE is made for {} positions, and saved contexts are read with that of the model as it is; make the "
-      "Model "
-      "without positions",
+      "{}: its RoPE is made for {} positions, and saved contexts are read with that of the model as it is; "
+      "make the Model without positions",
       path.string(), stretched_to);
 }
 

@@ -131,7 +131,7 @@ double row_gather(TurnTimer& timer, Workplace& work, const NoiseStore& store) {
 
 // GFLOP/s of a chunk's attention to a store and to itself.
 double causal(TurnTimer& timer, const Workplace& work, gpu::CacheView cache, const gpu::CacheView& tail) {
-  constexpr std::int64_t most_keys = 2048;  // more take longer and teach nothing: a tile of keys is used at once
+  constexpr std::int64_t most_keys = 8192;  // more take longer and teach nothing: a tile of keys is used at once
   cache.store.tokens = std::min(cache.store.tokens, most_keys);
   cache.tail = tail.tail;
   cache.tail.tokens = prompt_chunk;
