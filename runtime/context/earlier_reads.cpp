@@ -1,6 +1,5 @@
 #include "runtime/context/earlier_reads.h"
 
-#include <span>
 #include <string>
 
 #include "offload/byte_stream.h"
@@ -9,19 +8,21 @@
 
 namespace hayloft::runtime {
 
-EarlierReads::EarlierReads(const offload::Snapshot* snapshot, int checkpoints)
-    : most_(static_cast<std::size_t>(checkpoints)) {
-  if (snapshot == nullptr) return;
+EarlierReads::EarlierReads(int checkpoints) : most_(static_cast<std::size_t>(checkpoints)) {}
+
+EarlierReads::EarlierReads(std::span<const std::byte> saved, int checkpoints) : EarlierReads(checkpoints) {
+  ByteReader bytes(saved, "what earlier checkpoints had read sparsely ends too early");
+  for (auto left = bytes.number<std::uint32_t>(); left > 0; --left) {
+    const auto tokens = bytes.number<std::int64_t>();
+    reads_[tokens] = bytes.array<std::byte>(bytes.number<std::uint64_t>());
+  }
+}
+
+EarlierReads::EarlierReads(const offload::Snapshot& snapshot, int checkpoints) : EarlierReads(checkpoints) {
   try {
-    const auto saved = snapshot->attachment(earlier_reads_name);
-    if (!saved) return;
-    ByteReader bytes(*saved, "what earlier checkpoints had read sparsely ends too early");
-    for (auto left = bytes.number<std::uint32_t>(); left > 0; --left) {
-      const auto tokens = bytes.number<std::int64_t>();
-      reads_[tokens] = bytes.array<std::byte>(bytes.number<std::uint64_t>());
-    }
+    if (const auto saved = snapshot.attachment(earlier_reads_name)) *this = EarlierReads(*saved, checkpoints);
   } catch (const Error& wrong) {
-    const std::string file = snapshot->path().string(), what = wrong.what();
+    const std::string file = snapshot.path().string(), what = wrong.what();
     if (what.starts_with(file)) throw;
     fail("{}: damaged: {}; make the context again or restore the file from a copy", file, what);
   }
@@ -52,7 +53,7 @@ offload::SnapshotAttachment EarlierReads::attachment() const {
 
 std::optional<PrefillRead> prefill_read_at(const offload::Snapshot& whole, const offload::Snapshot& then) {
   if (then.attachment(prefill_read_name) || !whole.attachment(prefill_read_name)) return saved_prefill_read(then);
-  return EarlierReads(&whole, 1).at(then.cached_tokens());
+  return EarlierReads(whole, 1).at(then.cached_tokens());
 }
 
 }  // namespace hayloft::runtime

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -19,9 +20,12 @@ inline constexpr std::string_view earlier_reads_name = "prefill read, earlier";
 // from there.
 class EarlierReads {
  public:
-  // Reads what a context says, which keeps so many checkpoints; nothing where there is none yet. Throws Error naming
-  // the file where that is damaged.
-  EarlierReads(const offload::Snapshot* snapshot, int checkpoints);
+  // Begins with nothing, in a context that keeps so many checkpoints.
+  explicit EarlierReads(int checkpoints);
+  // Begins with what an attachment holds. Throws Error where that is damaged.
+  EarlierReads(std::span<const std::byte> saved, int checkpoints);
+  // Begins with what a context says. Throws Error naming the file where that is damaged.
+  EarlierReads(const offload::Snapshot& snapshot, int checkpoints);
 
   // Returns what had been read at a checkpoint of so many tokens; none where nobody knows.
   std::optional<PrefillRead> at(std::int64_t tokens) const;

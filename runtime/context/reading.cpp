@@ -242,7 +242,7 @@ IngestResult begin_reading(const ModelSource& source, offload::Arena& arena, con
       const offload::SnapshotAttachment recall{std::string(column_recall_name), save_column_recall(*choice.recall)};
       file.checkpoint(session, std::span(tokens).first(static_cast<std::size_t>(chosen_by)), {&recall, 1});
     }
-    Run run{tokens, options, progress, place.path, EarlierReads(nullptr, kept)};
+    Run run{tokens, options, progress, place.path, EarlierReads(kept)};
     return read_on(std::move(file), std::move(session), run, options.session.chunk_tokens);
   };
   ContextFile file = ContextFile::create(place, describe_context(source, reading, options.checkpoints));
@@ -266,14 +266,14 @@ IngestResult go_on_reading(const ModelSource& source, offload::Arena& arena, Con
                            const std::vector<std::int32_t>& tokens, const IngestOptions& options,
                            const PrefillProgress& progress) {
   const offload::Snapshot& whole = back_from ? *back_from : snapshot;
-  Run run{tokens, options, progress, file.path(), EarlierReads(nullptr, 1)};
+  Run run{tokens, options, progress, file.path(), EarlierReads(1)};
   SessionOptions reading;
   cluster::together(options.session.peers(), [&] {
     announce(source, options, tokens, &snapshot);
     require_disk(source, options, tokens, &snapshot, file.path());
     keep_checkpoints(file.writer(), source, snapshot, options);
     reading = as_read(snapshot, options.session);
-    run.earlier = EarlierReads(&whole, kept_checkpoints(source.model.config(), wanted_checkpoints(options, &snapshot)));
+    run.earlier = EarlierReads(whole, kept_checkpoints(source.model.config(), wanted_checkpoints(options, &snapshot)));
   });
   Session session(source.model, arena, reading, snapshot);
   session.set_prefill_read(prefill_read_at(whole, snapshot).value());
