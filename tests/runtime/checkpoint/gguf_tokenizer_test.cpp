@@ -1,4 +1,4 @@
-// What the keys of a GGUF's vocabulary say beside its words, and what holds where they are missing.
+// Reads what the keys of a GGUF's vocabulary say beside its words, and what holds where they are missing.
 #include "runtime/checkpoint/gguf/tokenizer.h"
 
 #include <gtest/gtest.h>
