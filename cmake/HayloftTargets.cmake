@@ -84,9 +84,6 @@ function(hayloft_compile_together target)
     file(STRINGS ${path} boost REGEX "boost/(asio|beast)" LIMIT_COUNT 1)
     if(boost)
       set(folder boost)
-      if(HAYLOFT_SANITIZE)  # unoptimised, Boost's templates compile in three fifths of the time
-        set_source_files_properties(${source} PROPERTIES SKIP_PRECOMPILE_HEADERS ON COMPILE_OPTIONS -O0)
-      endif()
     elseif(path MATCHES "/gpu/cuda/")  # tests/simt has others in their place
       set(folder cuda)
     elseif(NOT folder MATCHES "^tests")
