@@ -122,8 +122,10 @@ AnnParts parse_ann_factory(const std::string& factory, int head_dim) {
     }
   } else if (auto* hnsw = dynamic_cast<faiss::IndexHNSW*>(index.get())) {
     parts.kind = AnnParts::Kind::graph;
+    // Graphs of fewer links have one level at most, and Faiss would read behind the end of its table of levels.
+    if (hnsw->hnsw.cum_nneighbor_per_level.size() < 3) refuse(factory, "a key has two links at least");
     parts.links = hnsw->hnsw.nb_neighbors(1);
-    if (parts.links < 1) refuse(factory, "a key has one link at least");
+    if (parts.links < 1) refuse(factory, "a key has two links at least");
     if (!hnsw->own_fields) refuse(factory, "this kind of graph is not one that hayloft has");
     hnsw->own_fields = false;
     parts.codes = flat_codes(factory, std::unique_ptr<faiss::Index>(hnsw->storage), parts);

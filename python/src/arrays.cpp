@@ -50,8 +50,14 @@ ArrayView::ArrayView(const py::buffer& array, const std::string& dtype, const ch
 }
 
 template <class T>
+py::object empty_array(const std::vector<std::int64_t>& shape) {
+  return py::module_::import("numpy").attr("empty")(py::tuple(py::cast(shape)), numpy_name<T>());
+}
+template py::object empty_array<float>(const std::vector<std::int64_t>&);
+
+template <class T>
 py::object make_array(const std::vector<T>& values, const std::vector<std::int64_t>& shape) {
-  py::object array = py::module_::import("numpy").attr("empty")(py::tuple(py::cast(shape)), numpy_name<T>());
+  py::object array = empty_array<T>(shape);
   const py::buffer_info to = py::buffer(array).request(true);
   if (static_cast<std::size_t>(to.size) != values.size()) throw std::logic_error("make_array: shape and values differ");
   if (!values.empty()) std::memcpy(to.ptr, values.data(), values.size() * sizeof(T));
@@ -60,6 +66,12 @@ py::object make_array(const std::vector<T>& values, const std::vector<std::int64
 template py::object make_array(const std::vector<float>&, const std::vector<std::int64_t>&);
 template py::object make_array(const std::vector<f16>&, const std::vector<std::int64_t>&);
 template py::object make_array(const std::vector<std::int32_t>&, const std::vector<std::int64_t>&);
+
+py::str system_text(std::string_view text) {
+  PyObject* const decoded = PyUnicode_DecodeFSDefaultAndSize(text.data(), static_cast<py::ssize_t>(text.size()));
+  if (decoded == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::str>(decoded);
+}
 
 void check_signals() {
   const py::gil_scoped_acquire locked;

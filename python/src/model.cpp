@@ -93,7 +93,7 @@ void bind_model(py::module_& module) {
         const py::gil_scoped_release released;
         return std::make_shared<OpenModel>(std::move(machine), path, weights, experts, positions, head);
       }))
-      .def_property_readonly("path", [](const OpenModel& model) { return model.path.string(); })
+      .def_property_readonly("path", [](const OpenModel& model) { return system_text(model.path.string()); })
       .def_property_readonly("config", [](const OpenModel& model) { return config_dict(model.model.config()); })
       .def_property_readonly("notes", [](const OpenModel& model) { return model.model.notes(); })
       .def_property_readonly("weight_bytes", [](const OpenModel& model) { return model.model.weight_bytes(); })

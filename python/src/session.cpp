@@ -176,20 +176,17 @@ class OpenSession {
     return {drawn, drafting.figures()};
   }
 
-  // Chunk by chunk, as Session::score goes through them anyway.
-  std::vector<float> score(const std::vector<std::int32_t>& tokens) {
+  // Chunk by chunk, as Session::score goes through them anyway, into logits [tokens, vocabulary].
+  void score(const std::vector<std::int32_t>& tokens, float* logits) {
     const Use use(*this);
-    std::vector<float> logits;
-    logits.reserve(tokens.size() * static_cast<std::size_t>(model_->model.config().vocab_size));
     for (std::span<const std::int32_t> left(tokens); !left.empty();) {
       const auto chunk = left.first(std::min(left.size(), static_cast<std::size_t>(reading_.chunk_tokens)));
       const std::vector<float> of_chunk = session_.score(chunk);
       keep(chunk);
-      logits.insert(logits.end(), of_chunk.begin(), of_chunk.end());
+      logits = std::ranges::copy(of_chunk, logits).out;
       left = left.subspan(chunk.size());
       check_signals();
     }
-    return logits;
   }
 
   // rate 0: one of a hundred steps x layers, as far as two hundredths of the decoding time go; else that share of them.
@@ -214,7 +211,8 @@ class OpenSession {
         model_->source().identity(), cache.store().shape(), model_->model.config().layers,
         runtime::write_note({reading_.chunk_tokens, read_by_, 0, session_.products()})};
     std::vector<offload::SnapshotAttachment> beside;
-    if (const runtime::PrefillRead& read = session_.prefill_read(); knows_what_it_left_out(read)) {
+    const bool sparse = read_by_.kind == runtime::PrefillOptions::Kind::sparse;
+    if (const runtime::PrefillRead& read = session_.prefill_read(); sparse ? counts_all() : !read.empty()) {
       beside.push_back({std::string(runtime::prefill_read_name), runtime::save_prefill_read(read)});
     }
     const std::vector<offload::SnapshotTail> tails = cache.tails();
@@ -235,7 +233,12 @@ class OpenSession {
         reading_(std::move(reading)),
         read_by_(reading_.prefill),
         session_(std::move(session)),
-        tokens_(std::move(tokens)) {}
+        tokens_(std::move(tokens)) {
+    // A sparse reading without figures is how a note says that nobody knows what was left out.
+    if (!counts_all() && runtime::reads_all(read_by_, session_.tokens())) {
+      read_by_.kind = runtime::PrefillOptions::Kind::sparse;
+    }
+  }
 
   // For the length of a call.
   struct Use {
@@ -245,20 +248,20 @@ class OpenSession {
     std::unique_lock<std::mutex> lock;
   };
 
-  // Before so many tokens are read. A context that was begun otherwise (open) says of a part of it that was read by a
-  // window or topk what it would say had all of it been: there is one note. What is read sparsely is counted instead.
+  // Before so many tokens are read. There is one note: where a part was read by a window or topk that left something
+  // out, it says of all of the context what it says of that part. What is read sparsely is counted instead.
   void note_reading(std::int64_t tokens) {
+    using Kind = runtime::PrefillOptions::Kind;
     const runtime::PrefillOptions& now = session_.prefill_options();
-    if (read_by_.kind != runtime::PrefillOptions::Kind::exact || now.kind == runtime::PrefillOptions::Kind::sparse)
-      return;
-    if (!runtime::reads_all(now, session_.tokens() + tokens)) read_by_ = now;
+    const std::int64_t total = session_.tokens() + tokens;
+    const bool by_parts = read_by_.kind != Kind::sparse;
+    if (by_parts ? !runtime::reads_all(read_by_, session_.tokens()) : !counts_all()) return;
+    const bool leaves_out = now.kind != Kind::sparse && !runtime::reads_all(now, total);
+    if (leaves_out || (by_parts && !runtime::reads_all(read_by_, total))) read_by_ = now;
   }
 
-  // False of a context that was read sparsely and saved without its figures.
-  bool knows_what_it_left_out(const runtime::PrefillRead& read) const {
-    return !read.empty() ||
-           (read_by_.kind == runtime::PrefillOptions::Kind::sparse && session_.context_read_by().empty());
-  }
+  // False of a context that was read sparsely and saved without its figures, or whose figures are damaged.
+  bool counts_all() const { return session_.context_read_by().empty(); }
 
   // Notes tokens that have been read. Others may ask for the list meanwhile, which they do with the interpreter's lock.
   void keep(std::span<const std::int32_t> tokens) {
@@ -358,12 +361,13 @@ void bind_session(py::module_& module) {
            })
       .def("score",
            [](OpenSession& session, const std::vector<std::int32_t>& tokens) {
-             std::vector<float> logits;
+             py::object logits = empty_array<float>({static_cast<std::int64_t>(tokens.size()), vocabulary(session)});
+             const py::buffer_info values = py::buffer(logits).request(true);
              {
                const py::gil_scoped_release released;
-               logits = session.score(tokens);
+               session.score(tokens, static_cast<float*>(values.ptr));
              }
-             return make_array(logits, {static_cast<std::int64_t>(tokens.size()), vocabulary(session)});
+             return logits;
            })
       .def_property_readonly("tokens", &OpenSession::tokens)
       .def_property_readonly("length", [](const OpenSession& session) { return session.session().tokens(); })

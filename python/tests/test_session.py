@@ -132,17 +132,65 @@ def test_what_reading_left_out_is_saved_too(small_model, tmp_path):
         assert said[0] == said[1], name
 
 
+def test_ways_of_reading_that_left_nothing_out_say_nothing_of_others(small_model, tmp_path):
+    """What was read by a window longer than the text, or sparsely without leaving a key out, hides no window that did."""
+    model = small_model("llama")
+    ids = np.random.default_rng(3).integers(3, 128, 600)
+    for number, (first, then, exact) in enumerate([
+            ("window:window=4096:sinks=4", "window:window=16:sinks=4", False), ("sparse:density=1", "window:window=16:sinks=4", False),
+            ("window:window=16:sinks=4", "window:window=4096:sinks=4", False), ("window:window=16:sinks=4", "exact", False),
+            ("sparse:density=0.05", "window:window=16:sinks=4", False), ("window:window=16:sinks=4", "sparse:density=0.05", False),
+            ("window:window=700:sinks=4", "exact", True), ("window:window=700:sinks=4", "window:window=4096:sinks=4", True)]):
+        begun, more = (tmp_path / f"{part}{number}.hay" for part in ("begun", "more"))
+        model.session(prefill=first, chunk_tokens=128, block_tokens=64).append(ids).save(begun)
+        opened = model.open(begun, prefill=then).append(ids)
+        opened.save(more)
+        for said in (opened.attention, model.open(more).attention):
+            assert (said == "exact") == exact, (first, then, said)
+
+
+def test_what_nobody_knows_of_a_context_stays_unknown(small_model, tmp_path):
+    model = small_model("llama")
+    ids = np.random.default_rng(4).integers(3, 128, 600)
+    path = tmp_path / "sparse.hay"
+    model.session(prefill="sparse:density=0.05", chunk_tokens=128, block_tokens=64).append(ids).save(path)
+    whole = path.read_bytes()
+    for place in range(len(whole) - 1, 0, -8):  # of the figures, which lie at the end
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1:])
+        try:
+            opened = model.open(path)
+        except hayloft.Error:
+            continue
+        if "nobody knows" in opened.attention:
+            break
+    else:
+        raise AssertionError("no byte of the file is of the figures")
+    for number, prefill in enumerate(("exact", "sparse:density=0.05", "window:window=16:sinks=4")):
+        more = tmp_path / f"more{number}.hay"
+        model.open(path, prefill=prefill).append(ids).save(more)
+        assert "nobody knows" in model.open(more).attention, prefill
+
+
 def test_scores_can_be_interrupted(model):
     session = model.session(chunk_tokens=16)
+    ended = threading.Event()
 
     def interrupt():
-        while len(session) < 16:
-            pass
-        os.kill(os.getpid(), signal.SIGINT)
+        while not ended.is_set():
+            if len(session) >= 16:
+                os.kill(os.getpid(), signal.SIGINT)
+                return
 
-    threading.Thread(target=interrupt).start()
-    with pytest.raises(KeyboardInterrupt):
-        session.score([5] * 30000)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever began the test may ignore it
+    interrupting = threading.Thread(target=interrupt, daemon=True)
+    interrupting.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            session.score([5] * 30000)
+    finally:
+        ended.set()
+        interrupting.join()
+        signal.signal(signal.SIGINT, before)
     assert 16 <= len(session) < 30000 and len(session) == len(session.tokens)
 
 
@@ -182,6 +230,12 @@ def test_a_zero_byte_ends_no_path(model, tmp_path):
     session = model.session().append(PROMPT)
     session.save(os.fsdecode(os.fsencode(tmp_path) + b"/odd-\xff.hay"))
     assert model.open(os.fsencode(tmp_path) + b"/odd-\xff.hay").tokens == session.tokens
+    odd = os.fsdecode(os.fsencode(tmp_path) + b"/odd-\xff")
+    with pytest.raises(hayloft.Error) as refused:
+        hayloft.Model(odd)
+    assert odd in str(refused.value)
+    os.symlink(model.path, odd)
+    assert hayloft.Model(odd).path == odd
     with pytest.raises(TypeError, match="a text is a str"):
         model.encode(b"The hay")
 

@@ -96,7 +96,7 @@ class Cache {
   // the beginning; forks keep theirs. Rows in f16 of a cache alone: anything else is a programmer's mistake. Where no
   // fork shares its blocks, columns that are no larger take the place of the others, and the arena needs no room
   // besides. Otherwise throws Error when the arena's budget has none for both stores at once; nothing has changed then.
-  // Where the system itself refuses memory half-way (std::bad_alloc), some layers are lost: the cache may then only be
+  // Loses some layers where the system itself refuses memory half-way (std::bad_alloc): the cache may then only be
   // destroyed.
   void use_columns(offload::ColumnFormat columns, offload::Arena& arena);
 

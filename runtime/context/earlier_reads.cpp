@@ -5,8 +5,29 @@
 #include "offload/byte_stream.h"
 #include "offload/error.h"
 #include "runtime/context/ingest.h"
+#include "runtime/context/reading_note.h"
 
 namespace hayloft::runtime {
+namespace {
+
+// Calls `read`, and names the file where what it holds is damaged.
+template <class Read>
+auto read_from(const offload::Snapshot& snapshot, const Read& read) {
+  try {
+    return read();
+  } catch (const Error& wrong) {
+    const std::string file = snapshot.path().string(), what = wrong.what();
+    if (what.starts_with(file)) throw;
+    fail("{}: damaged: {}; make the context again or restore the file from a copy", file, what);
+  }
+}
+
+bool is_read_sparsely(const offload::Snapshot& snapshot) {
+  const ReadingNote note = read_note(snapshot.description().note, snapshot.path().string());
+  return note.prefill.kind == PrefillOptions::Kind::sparse;
+}
+
+}  // namespace
 
 EarlierReads::EarlierReads(int checkpoints) : most_(static_cast<std::size_t>(checkpoints)) {}
 
@@ -19,13 +40,12 @@ EarlierReads::EarlierReads(std::span<const std::byte> saved, int checkpoints) : 
 }
 
 EarlierReads::EarlierReads(const offload::Snapshot& snapshot, int checkpoints) : EarlierReads(checkpoints) {
-  try {
-    if (const auto saved = snapshot.attachment(earlier_reads_name)) *this = EarlierReads(*saved, checkpoints);
-  } catch (const Error& wrong) {
-    const std::string file = snapshot.path().string(), what = wrong.what();
-    if (what.starts_with(file)) throw;
-    fail("{}: damaged: {}; make the context again or restore the file from a copy", file, what);
-  }
+  read_from(snapshot, [&] {
+    if (const auto saved = snapshot.attachment(earlier_reads_name)) {
+      *this = EarlierReads(*saved, checkpoints);
+      saved_ = true;
+    }
+  });
 }
 
 std::optional<PrefillRead> EarlierReads::at(std::int64_t tokens) const {
@@ -52,8 +72,12 @@ offload::SnapshotAttachment EarlierReads::attachment() const {
 }
 
 std::optional<PrefillRead> prefill_read_at(const offload::Snapshot& whole, const offload::Snapshot& then) {
-  if (then.attachment(prefill_read_name) || !whole.attachment(prefill_read_name)) return saved_prefill_read(then);
-  return EarlierReads(whole, 1).at(then.cached_tokens());
+  if (then.cached_tokens() == 0) return PrefillRead{};
+  if (then.attachment(prefill_read_name)) return saved_prefill_read(then);
+  if (!whole.attachment(prefill_read_name)) {
+    return is_read_sparsely(whole) ? std::nullopt : std::optional(PrefillRead{});
+  }
+  return read_from(whole, [&] { return EarlierReads(whole, 1).at(then.cached_tokens()); });
 }
 
 }  // namespace hayloft::runtime

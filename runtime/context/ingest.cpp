@@ -175,10 +175,11 @@ IngestResult update(const ModelSource& source, offload::Arena& arena, std::strin
   const std::int64_t same = std::ranges::mismatch(saved, tokens).in1 - saved.begin();
   IngestResult result;
   std::optional<offload::Snapshot> snapshot = whole.back_to(same);
+  const bool there = whole.complete() && saved == tokens;
   cluster::together(*place.ranks, [&] {  // else what is said of it would be said of what is read now alone
-    if (snapshot && !prefill_read_at(whole, *snapshot)) snapshot.reset();
+    if (!there && snapshot && !prefill_read_at(whole, *snapshot)) snapshot.reset();
   });
-  if (whole.complete() && saved == tokens) {
+  if (there) {
     result = was_there(std::move(*file), whole);
   } else if (!snapshot || snapshot->cached_tokens() == 0) {
     place.replaced = file->snapshot().description().saving;

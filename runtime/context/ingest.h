@@ -61,7 +61,8 @@ struct IngestResult {
   std::int64_t read = 0;          // tokens read into K and V by this run
   double seconds = 0;             // of reading, the choice of columns counted in
   ColumnChoice columns = {};      // where this run has made one
-  PrefillRead prefill_read = {};  // of the whole context, where it was read sparsely
+  // Of the whole context, where it was read sparsely; of this reading where nobody knows what was left out before.
+  PrefillRead prefill_read = {};
   std::uint64_t file_bytes = 0;
 };
 

@@ -30,18 +30,19 @@ struct Run {
   const PrefillProgress& progress;
   std::filesystem::path path;
   EarlierReads earlier;
+  bool counts_all = true;  // false: nobody knows what was left out of the context before this reading
 
   cluster::Communicator& ranks() const { return options.session.peers(); }
 };
 
 // For a checkpoint where the session is now; also where a sparse reading has met no layer that it could leave out of.
-std::vector<offload::SnapshotAttachment> attached_prefill_read(const Session& session, EarlierReads& earlier) {
+std::vector<offload::SnapshotAttachment> attached_prefill_read(const Session& session, Run& run) {
   const bool sparse = session.prefill_options().kind == PrefillOptions::Kind::sparse;
-  if (!sparse && session.prefill_read().empty()) return {};
+  if (!run.counts_all || (!sparse && session.prefill_read().empty())) return {};
   std::vector<offload::SnapshotAttachment> attached{
       {std::string(prefill_read_name), save_prefill_read(session.prefill_read())}};
-  earlier.add(session.tokens(), session.prefill_read());
-  if (!earlier.empty()) attached.push_back(earlier.attachment());
+  run.earlier.add(session.tokens(), session.prefill_read());
+  if (!run.earlier.empty()) attached.push_back(run.earlier.attachment());
   return attached;
 }
 
@@ -55,8 +56,8 @@ void finish(ContextFile file, Session& session, Run& run, IngestResult& result) 
   result.seconds += seconds_since(start);
   if (!beside.empty()) result.read += static_cast<std::int64_t>(rest.size());
   result.prefill_read = std::move(end.prefill_read);
-  for (offload::SnapshotAttachment& loss : attached_prefill_read(session, run.earlier))
-    beside.push_back(std::move(loss));
+  if (!run.counts_all) std::erase_if(beside, [](const auto& each) { return each.name == whole_prefill_read_name; });
+  for (offload::SnapshotAttachment& loss : attached_prefill_read(session, run)) beside.push_back(std::move(loss));
   // Ranks leave those areas where they are: a second file of each would be one more thing to agree on.
   if (!run.ranks().several() && file.anew() && worth_compacting(file.writer(), session, run.tokens)) {
     const offload::Snapshot grown = file.snapshot();
@@ -108,7 +109,7 @@ class Turns {
     const std::int64_t read = session_.tokens();
     if (turn.save != 0 || (turn.stop != 0 && file_.writer().token_count() < read)) {
       file_.checkpoint(session_, std::span(run_.tokens).first(static_cast<std::size_t>(read)),
-                       attached_prefill_read(session_, run_.earlier));
+                       attached_prefill_read(session_, run_));
       saved_ = Clock::now();
     }
     if (turn.stop == 0) return;
@@ -238,11 +239,12 @@ IngestResult begin_reading(const ModelSource& source, offload::Arena& arena, con
   const auto read_into = [&](ContextFile file) {
     const int kept = kept_checkpoints(source.model.config(), options.checkpoints);
     file.writer().keep(kept);
-    if (choice.recall) {
-      const offload::SnapshotAttachment recall{std::string(column_recall_name), save_column_recall(*choice.recall)};
-      file.checkpoint(session, std::span(tokens).first(static_cast<std::size_t>(chosen_by)), {&recall, 1});
-    }
     Run run{tokens, options, progress, place.path, EarlierReads(kept)};
+    if (choice.recall) {
+      std::vector<offload::SnapshotAttachment> beside = attached_prefill_read(session, run);
+      beside.push_back({std::string(column_recall_name), save_column_recall(*choice.recall)});
+      file.checkpoint(session, std::span(tokens).first(static_cast<std::size_t>(chosen_by)), beside);
+    }
     return read_on(std::move(file), std::move(session), run, options.session.chunk_tokens);
   };
   ContextFile file = ContextFile::create(place, describe_context(source, reading, options.checkpoints));
@@ -276,13 +278,16 @@ IngestResult go_on_reading(const ModelSource& source, offload::Arena& arena, Con
     run.earlier = EarlierReads(whole, kept_checkpoints(source.model.config(), wanted_checkpoints(options, &snapshot)));
   });
   Session session(source.model, arena, reading, snapshot);
-  session.set_prefill_read(prefill_read_at(whole, snapshot).value());
+  std::optional<PrefillRead> read = prefill_read_at(whole, snapshot);
+  run.counts_all = read.has_value();
+  if (read) session.set_prefill_read(std::move(*read));
   begin_indices(session, &snapshot, options);
   if (back_from && run.ranks().several()) {
     // No shard is complete with the old text any more once one may be complete with the new one: nobody can open some
     // of each.
     const std::int64_t known = std::max(session.tokens(), file.writer().token_count());
-    file.checkpoint(session, std::span(tokens).first(static_cast<std::size_t>(known)));
+    file.checkpoint(session, std::span(tokens).first(static_cast<std::size_t>(known)),
+                    attached_prefill_read(session, run));
   }
   return read_on(std::move(file), std::move(session), run, reading.chunk_tokens);
 }

@@ -13,8 +13,8 @@ IngestResult begin_reading(const ModelSource& source, offload::Arena& arena, con
                            const std::vector<std::int32_t>& tokens, const IngestOptions& options,
                            const PrefillProgress& progress);
 
-// From where `snapshot` ends, which is that of the file, or one that it goes back to from `back_from`, of which
-// prefill_read_at() knows what had been read sparsely there.
+// From where `snapshot` ends, which is that of the file, or one that it goes back to from `back_from`. Where
+// prefill_read_at() does not know what had been read sparsely there, the context goes on without saying it.
 IngestResult go_on_reading(const ModelSource& source, offload::Arena& arena, ContextFile file,
                            const offload::Snapshot& snapshot, const offload::Snapshot* back_from,
                            const std::vector<std::int32_t>& tokens, const IngestOptions& options,

@@ -61,7 +61,7 @@ struct Vocabulary {
     return static_cast<std::int32_t>(id);
   }
 
-  // Whether it is one of SentencePiece with scores.
+  // Returns whether it is one of SentencePiece with scores.
   bool by_scores() const { return metadata.text_or("tokenizer.ggml.model", "") == "llama"; }
 
   const Metadata& metadata;

@@ -169,7 +169,7 @@ gpu::Matrix WeightUpload::counted(gpu::Matrix matrix) {
 const float* WeightUpload::vector(const std::string& name, int n, float plus) {
   std::vector<float> x = numbers(name, {n});
   for (float& each : x) {
-    // What is added or divided by may hide it: a sink of infinity leaves attention nothing.
+    // Adding or dividing may hide it: a sink of infinity leaves attention nothing.
     if (!std::isfinite(each)) fail("{}: tensor {} holds {}: the file is damaged", checkpoint_->path(), name, each);
     each += plus;
   }

@@ -220,7 +220,7 @@ TEST(Ann, FactoryStringsThatDoNotFitAreRefusedInOneLine) {
   EXPECT_TRUE(refuses(make("IVF64_HNSW32,Flat"), {"IVF64_HNSW32,Flat", "centroids"}));
   EXPECT_TRUE(refuses(make("PQ4x12"), {"PQ4x12", "bits"}));
   EXPECT_TRUE(refuses(make("IVF0,Flat"), {"IVF0,Flat", "one list"}));
-  EXPECT_TRUE(refuses(make("HNSW0"), {"HNSW0", "one link"}));
+  for (const char* const few : {"HNSW0", "HNSW1"}) EXPECT_TRUE(refuses(make(few), {few, "two links"}));
 
   const Fixture fixture(64, 9000);
   EXPECT_TRUE(refuses([&] { fixture.build("IVF16384,Flat"); }, {"IVF16384,Flat", "16384", "9000", "fewer lists"}));

@@ -1,5 +1,7 @@
 #include "runtime/context/column_choice.h"
 
+#include <utility>
+
 #include "offload/error.h"
 #include "runtime/context/measure_columns.h"
 #include "tests/runtime/context/ingest_fixture.h"
@@ -47,6 +49,18 @@ TEST_F(ColumnChoiceTest, TakesNoMoreOfTheBudgetThanTheColumnsThatItWasReadWith) 
   chosen.columns = result.columns.recall->chosen->columns;
   ASSERT_LT(host_bytes(config, chosen, tokens), budget);
   EXPECT_LE(narrow.peak_bytes(), budget);
+}
+
+TEST_F(ColumnChoiceTest, ItsCheckpointHasWhatWasReadSparselyUntilThen) {
+  options.session.prefill = {.kind = PrefillOptions::Kind::sparse, .sparse = {.density = 0.2}};
+  const std::filesystem::path path = folder.path() / "stopped.hay";
+  std::int64_t before = 0;
+  const auto stop_behind_the_choice = [&](std::int64_t read, std::int64_t) {
+    if (std::exchange(before, read) == read) throw Stopped();  // told once by the choice, once before it goes on
+  };
+  EXPECT_THROW(ingest(source, arena, text, path, options, stop_behind_the_choice), Stopped);
+  const auto part = offload::SnapshotWriter::open_to_append(path.string() + ".part");
+  EXPECT_TRUE(part.snapshot().attachment(prefill_read_name));
 }
 
 TEST_F(ColumnChoiceTest, IsKeptInTheContextAlsoWhereItGoesOn) {

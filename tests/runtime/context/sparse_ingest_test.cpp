@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "runtime/context/earlier_reads.h"
 #include "runtime/decode/prefill_read.h"
 #include "runtime/fidelity/attention_statement.h"
 #include "tests/runtime/context/ingest_fixture.h"
@@ -23,6 +24,26 @@ class SparseIngestTest : public IngestTest {
 
   std::string line_of(const std::filesystem::path& path) const {
     return prefill_read_line(saved_prefill_read(offload::Snapshot::open(path)));
+  }
+
+  // The text in a context of that name, which does not say what it left out.
+  std::filesystem::path without_figures(const std::string& name) {
+    const std::filesystem::path path = folder.path() / name;
+    Session session(model, arena, options.session);
+    const std::vector<std::int32_t> tokens = tokenizer.encode_prompt(text);
+    session.append(tokens);
+    const std::vector<offload::SnapshotTail> tails = session.cache().tails();
+    std::vector<offload::TailImage> images;
+    for (const offload::SnapshotTail& tail : tails) images.push_back(tail.image());
+    offload::save_snapshot(path, describe_context(source, options.session), session.cache().store(), tokens, images);
+    return path;
+  }
+
+  // Says how exact an answer behind the context is.
+  std::string said_of(const std::filesystem::path& path) {
+    AttentionStatement said;
+    said.add(open_context(source, arena, offload::Snapshot::open(path), {}));
+    return said.text();
   }
 };
 
@@ -71,18 +92,31 @@ TEST_F(SparseIngestTest, AnUpdateFromAnEarlierCheckpointSaysTheLossOfTheWholeTex
 }
 
 TEST_F(SparseIngestTest, WhatItLeftOutIsNotKnownWhereItWasSavedWithoutThat) {
-  const std::filesystem::path path = folder.path() / "bare.hay";
-  Session session(model, arena, options.session);
-  const std::vector<std::int32_t> tokens = tokenizer.encode_prompt(text);
-  session.append(tokens);
-  const std::vector<offload::SnapshotTail> tails = session.cache().tails();
-  std::vector<offload::TailImage> images;
-  for (const offload::SnapshotTail& tail : tails) images.push_back(tail.image());
-  offload::save_snapshot(path, describe_context(source, options.session), session.cache().store(), tokens, images);
-  AttentionStatement said;
-  said.add(open_context(source, arena, offload::Snapshot::open(path), {}));
-  EXPECT_NE(said.text().find("sparse density=20%, of which nobody knows what it left out"), std::string::npos)
-      << said.text();
+  const std::filesystem::path path = without_figures("bare.hay");
+  EXPECT_NE(said_of(path).find("sparse density=20%, of which nobody knows what it left out"), std::string::npos);
+}
+
+TEST_F(SparseIngestTest, NorIsItWhereMoreIsAddedToSuchAOne) {
+  const std::filesystem::path path = without_figures("appended.hay");
+  append_to(source, arena, " More of it. " + text, path, options);
+  EXPECT_NE(said_of(path).find("of which nobody knows what it left out"), std::string::npos) << said_of(path);
+  EXPECT_EQ(line_of(path), "") << "it is not of all of it";
+  const IngestResult anew = update(source, arena, text + " Less of it.", path, options);
+  EXPECT_EQ(anew.resumed_from, 0) << "it would go on from what nobody knows";
+  EXPECT_EQ(said_of(path).find("nobody knows"), std::string::npos) << said_of(path);
+}
+
+TEST_F(SparseIngestTest, OfAContextThatKeepsFewerCheckpointsThanItDidNothingOldIsTrusted) {
+  const std::filesystem::path path = folder.path() / "fewer.hay";
+  options.checkpoints = 4;
+  ingest(source, arena, text, path, options);
+  const auto earlier = [&](int kept) { return EarlierReads(offload::Snapshot::open(path), kept); };
+  const std::vector<std::int64_t> checkpoints = offload::Snapshot::open(path).earlier_checkpoints();
+  ASSERT_FALSE(checkpoints.empty());
+  ASSERT_TRUE(earlier(4).at(checkpoints.front()));
+  options.checkpoints = 1;
+  append_to(source, arena, " More of it. " + text, path, options);
+  for (const std::int64_t each : checkpoints) EXPECT_FALSE(earlier(4).at(each)) << each;
 }
 
 // The bundled model's only global layer is its last, whose attention nobody needs while a text is read.
@@ -175,6 +209,7 @@ TEST_F(SparseIngestTest, WhatItLeftOutIsNotKnownWhereThatIsDamaged) {
       << said.text();
   EXPECT_TRUE(test::refuses([&] { append_to(source, arena, " More of it.", path, options); },
                             {"damaged.hay", std::string(prefill_read_name)}));
+  EXPECT_EQ(update(source, arena, text, path, options).read, 0) << "there is nothing to do";
 }
 
 }  // namespace
