@@ -13,6 +13,8 @@ namespace hayloft::runtime::gguf {
 namespace {
 
 constexpr std::int64_t most_parts = 99999;  // five digits in the name
+constexpr std::int64_t most_tensors = (std::int64_t{1} << 31) - 1;
+constexpr const char* tensors_key = "split.tensors.count";  // of all parts together
 
 std::int64_t part_number(const Metadata& metadata) {
   return metadata.integer_or("split.no", 0, 0, most_parts);
@@ -64,6 +66,10 @@ File::File(const std::filesystem::path& path) {
       fail("{}: says it is part {} of {}; by its name it is part {} of {}", part.metadata.file(),
            part_number(part.metadata) + 1, part_count(part.metadata), i + 1, count);
     }
+    const std::int64_t of_all = metadata_.integer_or(tensors_key, -1, 0, most_tensors);
+    if (of_all >= 0 && part.metadata.integer_or(tensors_key, of_all, 0, most_tensors) != of_all) {
+      part.metadata.refuse(tensors_key, fmt::format("{}, as in the first part: it is of another model", of_all));
+    }
     tensors_.merge(part.tensors);
     if (!part.tensors.empty()) {  // what could not be merged
       fail("{}: has tensor {}, which an earlier part has too", part.metadata.file(),
@@ -71,8 +77,8 @@ File::File(const std::filesystem::path& path) {
     }
   }
   const auto total = static_cast<std::int64_t>(tensors_.size());
-  if (metadata_.integer_or("split.tensors.count", total, 0, total + most_parts) != total) {
-    metadata_.refuse("split.tensors.count", fmt::format("{}, which the parts hold together", total));
+  if (metadata_.integer_or(tensors_key, total, 0, most_tensors) != total) {
+    metadata_.refuse(tensors_key, fmt::format("{}, which the parts hold together", total));
   }
 }
 

@@ -16,7 +16,8 @@ static_assert(std::endian::native == std::endian::little, "GGUF is little-endian
 constexpr char magic[] = {'G', 'G', 'U', 'F'};
 constexpr std::uint32_t most_dimensions = 4;        // of ggml
 constexpr std::uint64_t most_name_bytes = 1 << 16;  // the format's limit for keys
-constexpr std::uint64_t most_alignment = 1 << 20;
+constexpr std::int64_t least_alignment = 8;         // of the format
+constexpr std::int64_t most_alignment = 1 << 20;
 constexpr std::uint64_t most_elements = std::uint64_t{1} << 56;  // their bytes fit 63 bits in every type
 
 // Reads from the front of the image; what it says in errors is where in the file that was.
@@ -225,7 +226,7 @@ Parsed parse(std::span<const std::byte> image, const std::string& file) {
   for (std::uint64_t i = 0; i < tensor_count; ++i) places.push_back(read_tensor(in, file, parsed.tensors));
 
   const auto alignment =
-      static_cast<std::uint64_t>(parsed.metadata.integer_or("general.alignment", 32, 1, most_alignment));
+      static_cast<std::uint64_t>(parsed.metadata.integer_or("general.alignment", 32, least_alignment, most_alignment));
   if (!std::has_single_bit(alignment)) parsed.metadata.refuse("general.alignment", "a power of two");
   const std::uint64_t data_begin = (in.at() + alignment - 1) / alignment * alignment;
   place_tensors(std::move(places), image, data_begin, alignment, file, parsed.tensors);

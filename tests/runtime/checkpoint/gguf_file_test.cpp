@@ -116,6 +116,9 @@ TEST(GgufFile, TensorsThatCannotBeAreRefusedByName) {
   image = small_image();
   image.set("general.alignment", std::uint32_t{24});
   EXPECT_TRUE(refuses([&] { parse_image(image); }, {"general.alignment", "24", "power of two"}));
+  image = small_image();
+  image.set("general.alignment", std::uint32_t{4});
+  EXPECT_TRUE(refuses([&] { parse_image(image); }, {"general.alignment", "4", "from 8"}));
 }
 
 TEST(GgufFile, ValuesOfAnotherTypeAreRefusedByKey) {
@@ -155,6 +158,8 @@ TEST(GgufFile, PartsThatDoNotBelongTogetherAreRefused) {
   folder.write("m-00002-of-00002.gguf", part(1, 2, "b", 3).bytes());
   EXPECT_TRUE(refuses([&] { File file(first); }, {"split.tensors.count", "3", "2"}));
   folder.write("m-00002-of-00002.gguf", part(1, 2, "a", 2).bytes());
+  EXPECT_TRUE(refuses([&] { File file(first); }, {"m-00002-of-00002.gguf", "split.tensors.count is 2", "must be 3"}));
+  folder.write("m-00002-of-00002.gguf", part(1, 2, "a", 3).bytes());
   EXPECT_TRUE(refuses([&] { File file(first); }, {"m-00002-of-00002.gguf", "tensor a"}));
   folder.write("m-00002-of-00002.gguf", part(2, 3, "b", 2).bytes());
   EXPECT_TRUE(refuses([&] { File file(first); }, {"part 3 of 3", "part 2 of 2"}));
