@@ -120,6 +120,11 @@ gpu::Matrix WeightUpload::unquantised(const std::string& name, int rows, int col
   return matrix;
 }
 
+gpu::Matrix WeightUpload::gate(const std::string& name, int rows, int cols) {
+  refuse_damage(name, numbers(name, {rows, cols}));
+  return unquantised(name, rows, cols);
+}
+
 gpu::Matrix WeightUpload::half_of_heads(const std::string& name, int heads, int d, int cols, int half) {
   const int rows = heads * d;
   if (!checkpoint_) return counted({nullptr, type_, rows, cols});
@@ -168,12 +173,16 @@ gpu::Matrix WeightUpload::counted(gpu::Matrix matrix) {
 
 const float* WeightUpload::vector(const std::string& name, int n, float plus) {
   std::vector<float> x = numbers(name, {n});
-  for (float& each : x) {
-    // Adding or dividing may hide it: a sink of infinity leaves attention nothing.
-    if (!std::isfinite(each)) fail("{}: tensor {} holds {}: the file is damaged", checkpoint_->path(), name, each);
-    each += plus;
-  }
+  // Adding or dividing may hide it: a sink of infinity leaves attention nothing.
+  refuse_damage(name, x);
+  for (float& each : x) each += plus;
   return values(std::move(x));
+}
+
+void WeightUpload::refuse_damage(const std::string& name, std::span<const float> numbers) const {
+  for (const float each : numbers) {
+    if (!std::isfinite(each)) fail("{}: tensor {} holds {}: the file is damaged", checkpoint_->path(), name, each);
+  }
 }
 
 std::vector<float> WeightUpload::numbers(const std::string& name, std::initializer_list<int> shape) {

@@ -49,6 +49,9 @@ class WeightUpload {
   // One that stays as the checkpoint has it, whatever the form of the others.
   gpu::Matrix unquantised(const std::string& name, int rows, int cols);
 
+  // Like it, of numbers that are finite: what a gate makes of infinity is a number again.
+  gpu::Matrix gate(const std::string& name, int rows, int cols);
+
   // Returns, of the rows of each head of a matrix [heads][2 d][cols], the first d (half 0) or the last (1): [heads
   // d][cols].
   gpu::Matrix half_of_heads(const std::string& name, int heads, int d, int cols, int half);
@@ -65,6 +68,8 @@ class WeightUpload {
   float* values(std::vector<float> x);
 
  private:
+  void refuse_damage(const std::string& name, std::span<const float> numbers) const;
+
   // Packs rows of a tile, false where a number is beyond the range of f16: see gguf::pack_tile.
   using PackTile = std::function<bool(std::span<const std::byte* const> rows, std::byte* out)>;
 

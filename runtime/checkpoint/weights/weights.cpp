@@ -115,8 +115,8 @@ void take_delta(const std::string& prefix, const ModelConfig& config, WeightUplo
   const std::string part = prefix + "linear_attn.";
   DeltaWeights& delta = layer.delta;
   delta.inputs = upload.matrix(part + "in_proj_qkv.weight", channels, hidden);
-  delta.step = upload.unquantised(part + "in_proj_a.weight", shape.value_heads, hidden);
-  delta.rate = upload.unquantised(part + "in_proj_b.weight", shape.value_heads, hidden);
+  delta.step = upload.gate(part + "in_proj_a.weight", shape.value_heads, hidden);
+  delta.rate = upload.gate(part + "in_proj_b.weight", shape.value_heads, hidden);
   layer.output_gate = upload.matrix(part + "in_proj_z.weight", values, hidden);
   layer.o = upload.matrix(part + "out_proj.weight", hidden, values);
   std::vector<float> decay = upload.numbers(part + "A_log", {shape.value_heads});

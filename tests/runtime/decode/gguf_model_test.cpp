@@ -168,6 +168,22 @@ TEST_F(GgufModelRefusal, NamesADecayThatGrows) {
   EXPECT_TRUE(test::refuses([&] { Model model(file, *backend_); }, {"m.gguf", "layers.1", "0.5", "below zero"}));
 }
 
+// A gate of infinity is wide open or shut, so that what it lets through is a number.
+TEST_F(GgufModelRefusal, NamesAGateThatIsNotFinite) {
+  for (const char* gate : {"ssm_alpha", "ssm_beta"}) {
+    std::string bytes = test::GgufFromFolder(goldens / "qwen3_5").image.bytes();
+    const runtime::gguf::Parsed parsed = runtime::gguf::parse(std::as_bytes(std::span(bytes)), "m.gguf");
+    const runtime::gguf::Tensor& tensor = parsed.tensors.at(std::string("blk.1.") + gate + ".weight");
+    ASSERT_EQ(tensor.type, runtime::gguf::TensorType::f16);
+    constexpr std::uint16_t infinity = 0x7C00;
+    std::memcpy(bytes.data() + (reinterpret_cast<const char*>(tensor.data.data()) - bytes.data()), &infinity,
+                sizeof infinity);
+    const auto file = folder_.write("m.gguf", bytes);
+    EXPECT_TRUE(test::refuses([&] { Model model(file, *backend_); }, {"m.gguf", "layers.1", "holds inf", "damaged"}))
+        << gate;
+  }
+}
+
 TEST_F(GgufModelRefusal, NamesASinkThatIsNotFinite) {
   std::string bytes = test::GgufFromFolder(goldens / "gpt_oss-mxfp4").image.bytes();
   const runtime::gguf::Parsed parsed = runtime::gguf::parse(std::as_bytes(std::span(bytes)), "m.gguf");
