@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <unordered_set>
 
 #include "offload/error.h"
 #include "offload/json_file.h"
@@ -261,10 +262,26 @@ std::vector<std::string> words_notes(const Metadata& metadata) {
                   metadata.file(), pre_key)};
 }
 
+// Says where a merge is listed again, which moves it to its later place, and not in llama.cpp.
+std::vector<std::string> merges_notes(const Metadata& metadata) {
+  constexpr const char* key = "tokenizer.ggml.merges";
+  if (metadata.text_or("tokenizer.ggml.model", "") == "llama" || !metadata.contains(key)) return {};
+  std::unordered_set<std::string_view> seen;
+  for (const std::string_view merge : metadata.texts(key)) {
+    if (seen.insert(merge).second) continue;
+    return {
+        fmt::format("{}: {} has '{}' twice; the later place counts, as in Hugging Face's tokenizers, where llama.cpp "
+                    "goes by the earlier",
+                    metadata.file(), key, printable(merge))};
+  }
+  return {};
+}
+
 }  // namespace
 
 std::vector<std::string> tokenizer_notes(const Metadata& metadata) {
   std::vector<std::string> notes = words_notes(metadata);
+  for (std::string& note : merges_notes(metadata)) notes.push_back(std::move(note));
   if (metadata.contains("tokenizer.chat_template") && !metadata.contains(types_key)) {
     notes.push_back(
         fmt::format("{}: {} is missing: the special tokens of its chat template are read as plain text; convert the "

@@ -66,6 +66,40 @@ TEST(GgufTokenizer, ATokenOfTheUsersEndsATurnByItsName) {
   EXPECT_EQ(of(with_types(sentencepiece("llama"), 1), end_tokens), (Ids{2, 8}));
 }
 
+TEST(GgufTokenizer, AMergeThatIsListedTwiceIsSaid) {
+  const auto with = [](const std::vector<std::string>& merges) {
+    test::GgufImage image;
+    image.set("tokenizer.ggml.model", "gpt2");
+    image.set("tokenizer.ggml.pre", "gpt-2");
+    image.set("tokenizer.ggml.tokens", std::vector<std::string>{"a", "b", "c", "ab", "bc"});
+    image.set("tokenizer.ggml.merges", merges);
+    return image;
+  };
+  EXPECT_EQ(ids(with({"a b", "b c"}), "abc"), (Ids{3, 2}));
+  EXPECT_TRUE(of(with({"a b", "b c"}), tokenizer_notes).empty());
+  const test::GgufImage twice = with({"a b", "b c", "a b"});
+  EXPECT_EQ(ids(twice, "abc"), (Ids{0, 4}));
+  const std::vector<std::string> notes = of(twice, tokenizer_notes);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("m.gguf: tokenizer.ggml.merges has 'a b' twice; the later place counts"), std::string::npos)
+      << notes[0];
+}
+
+// Names that llama.cpp ends an answer at, too.
+TEST(GgufTokenizer, AnAnswerEndsAtTheNamesOfEveryMaker) {
+  const auto ends = [](const std::vector<std::string>& tokens) {
+    test::GgufImage image;
+    image.set("tokenizer.ggml.model", "gpt2");
+    image.set("tokenizer.ggml.tokens", tokens);
+    image.set("tokenizer.ggml.token_type", Ids(tokens.size(), 3));
+    return of(image, end_tokens);
+  };
+  EXPECT_EQ(ends({"<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|begin|>"}), (Ids{0, 1, 2, 3}));
+  EXPECT_EQ(ends({"<|begin|>", "<end_of_utterance>", "<\uFF5Cend\u2581of\u2581sentence\uFF5C>"}), (Ids{1, 2}));
+  EXPECT_EQ(ends({"<|end|>", "<|flush|>", "<|calls|>"}), (Ids{1, 2}));
+  EXPECT_EQ(ends({"<|end|>", "<|flush|>"}), (Ids{0, 1}));
+}
+
 TEST(GgufTokenizer, TypesThatAreMissingAreSaidAndTooFewRefused) {
   test::GgufImage image = sentencepiece("llama");
   EXPECT_TRUE(of(image, tokenizer_notes).empty());
