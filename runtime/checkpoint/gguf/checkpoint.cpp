@@ -87,7 +87,7 @@ std::string_view find_name(const std::array<Renamed, N>& names, std::string_view
 
 std::string_view norm_name(std::string_view stem, const ModelConfig& config) {
   if (config.norms != Norms::before) return find_name(norms_after, stem);
-  const bool by_place = config.count(LayerKind::recurrent) > 0 || config.attention_sinks;
+  const bool by_place = config.attention_gate || config.attention_sinks;
   return by_place ? find_name(norms_by_place, stem) : find_name(norms_before, stem);
 }
 

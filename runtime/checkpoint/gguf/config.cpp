@@ -35,8 +35,11 @@ constexpr GgufArchitecture gguf_architectures[] = {
     {.name = "gpt-oss", .expert_width = own_width, .window_pattern = 2},
 };
 
-// Refuses a file of another architecture.
+// Refuses what is no model, or one of another architecture.
 const GgufArchitecture& architecture_of(const Metadata& metadata) {
+  for (const char* other : {"adapter", "mmproj", "imatrix"}) {
+    if (metadata.text_or("general.type", "") == other) metadata.refuse("general.type", "model: name the model's file");
+  }
   const std::string_view name = metadata.text("general.architecture");
   const GgufArchitecture* const found = find_gguf_architecture(name);
   if (found) return *found;

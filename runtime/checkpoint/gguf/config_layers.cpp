@@ -59,9 +59,11 @@ void read_gguf_layers(const Keys& keys, ModelConfig& config) {
                     keys.file(), keys.architecture(), window));
   }
   if (keys.is("qwen35") || keys.is("qwen35moe")) read_recurrent_blocks(keys, config);
-  // A switch of these architectures alone; in others the key says how a model was trained.
-  const bool rotates =
-      keys.boolean_or("rope.scaling.finetuned", true) || !(keys.is("granite") || keys.is("granitemoe"));
+  // A switch of Granite's alone; in other architectures the key says how a model was trained.
+  const bool rotates = keys.boolean_or("rope.scaling.finetuned", true) || !keys.is("granite");
+  if (keys.is("granitemoe") && !keys.boolean_or("rope.scaling.finetuned", true)) {
+    keys.refuse("rope.scaling.finetuned", "true or absent: versions of llama.cpp differ in whether it ends RoPE here");
+  }
   config.rope.assign(layers, rotates);
   const auto interval = static_cast<std::size_t>(architecture.rope_free_interval);
   for (std::size_t layer = 0; interval > 0 && layer < layers; ++layer) {

@@ -28,7 +28,25 @@ std::vector<float> read_factors(const Keys& keys, const Tensors& tensors, const 
   return numbers;
 }
 
-void read_yarn(const Keys& keys, RopeParameters& rope) {
+// Notes keys that count here, as in transformers, and not in llama.cpp's reading of the architecture.
+void note_yarn(const Keys& keys, const RopeParameters& rope, std::vector<std::string>& notes) {
+  const bool mistral = keys.is("mistral3");
+  std::string names;
+  const auto note = [&](bool differs, const char* name) {
+    if (differs) names.append(names.empty() ? "" : ", ").append(name);
+  };
+  note(!mistral && rope.beta_fast != 32, "yarn_beta_fast");
+  note(!mistral && rope.beta_slow != 1, "yarn_beta_slow");
+  note(!mistral && rope.mscale_all > 0, "yarn_log_multiplier");
+  note(keys.contains("rope.scaling.yarn_attn_factor"), "yarn_attn_factor");
+  if (names.empty()) return;
+  notes.push_back(
+      fmt::format("{}: {} of {}.rope.scaling count, as the models' makers have it; llama.cpp passes them over in this "
+                  "architecture",
+                  keys.file(), names, keys.architecture()));
+}
+
+void read_yarn(const Keys& keys, RopeParameters& rope, std::vector<std::string>& notes) {
   rope.scaling = RopeScaling::yarn;
   rope.beta_fast = keys.positive_or("rope.scaling.yarn_beta_fast", 32);
   rope.beta_slow = keys.positive_or("rope.scaling.yarn_beta_slow", 1);
@@ -40,6 +58,7 @@ void read_yarn(const Keys& keys, RopeParameters& rope) {
     rope.mscale_all = keys.positive("rope.scaling.yarn_log_multiplier");
   }
   if (rope.original_positions < 1) keys.refuse("context_length", "there, for YaRN goes by it");
+  note_yarn(keys, rope, notes);
 }
 
 void read_longrope(const Keys& keys, const Tensors& tensors, RopeParameters& rope) {
@@ -71,10 +90,35 @@ void read_gguf_scaling(const Keys& keys, const Tensors& tensors, ModelConfig& co
         static_cast<std::int64_t>(std::round(static_cast<double>(config.max_positions) / rope.factor));
   } else if (type == "yarn") {
     rope.factor = keys.positive("rope.scaling.factor");
-    read_yarn(keys, rope);
+    read_yarn(keys, rope, config.notes);
   } else if (type != "none" && type != "linear") {
     keys.refuse("rope.scaling.type", "none, linear, yarn or, with factors, longrope");
   }
+}
+
+// Pairs of a head's components belong to sections, of which a text has one position in all; llama.cpp leaves those of
+// no section unturned.
+void look_at_sections(const Keys& keys, ModelConfig& config) {
+  constexpr const char* name = "rope.dimension_sections";
+  if (!keys.contains(name)) return;
+  const std::vector<std::int64_t> sections = keys.integers(name);
+  std::int64_t sum = 0;
+  for (const std::int64_t each : sections) {
+    if (each < 0 || each > config.head_dim) keys.refuse(name, fmt::format("sizes from 0 to {}", config.head_dim));
+    sum += each;
+  }
+  if (sections.size() != 4) keys.refuse(name, "a list of 4 sizes");
+  const int pairs = config.global_rope.dimensions / 2;
+  int unturned = 0;
+  for (int pair = 0; pair < pairs; ++pair) {
+    const std::int64_t place = sum == 0 ? 0 : pair % sum;
+    if (place >= 3 * sections[static_cast<std::size_t>(place % 3)]) ++unturned;
+  }
+  if (unturned == 0) return;
+  config.notes.push_back(
+      fmt::format("{}: {}.{} holds no section for {} of {} pairs of a head's components: they turn as the others do, "
+                  "as the models' makers have it; llama.cpp does not turn them",
+                  keys.file(), keys.architecture(), name, unturned, pairs));
 }
 
 }  // namespace
@@ -83,6 +127,10 @@ void read_gguf_rope(const Keys& keys, const Tensors& tensors, ModelConfig& confi
   RopeParameters& rope = config.global_rope;
   rope.dimensions = static_cast<int>(keys.integer_or("rope.dimension_count", config.head_dim, 2, config.head_dim));
   if (rope.dimensions % 2 != 0) keys.refuse("rope.dimension_count", "an even number");
+  if (find_gguf_architecture(keys.architecture())->pairs && rope.dimensions != config.head_dim) {
+    keys.refuse("rope.dimension_count", fmt::format("{}, that of a head, in this architecture", config.head_dim));
+  }
+  if (keys.is("qwen35") || keys.is("qwen35moe")) look_at_sections(keys, config);
   rope.base = keys.positive_or("rope.freq_base", 1e4);
   rope.original_positions =
       keys.integer_or("rope.scaling.original_context_length", config.max_positions, 0, most_positions);

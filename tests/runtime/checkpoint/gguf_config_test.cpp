@@ -1,0 +1,157 @@
+// Reads what the keys of a GGUF's architecture say where llama.cpp and transformers differ, or nobody would compute it.
+#include "runtime/checkpoint/gguf/config.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "runtime/checkpoint/checkpoint.h"
+#include "tests/support/gguf_image.h"
+#include "tests/support/refusal.h"
+#include "tests/support/temporary_folder.h"
+
+namespace hayloft::runtime::gguf {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+class GgufConfig : public ::testing::Test {
+ protected:
+  // A model of two layers, without all tensors but the one that says how many tokens there are.
+  static test::GgufImage model(const std::string& architecture) {
+    test::GgufImage image;
+    image.set("general.architecture", architecture);
+    const auto set = [&](const char* name, auto value) { image.set(architecture + "." + name, value); };
+    set("block_count", 2);
+    set("context_length", 256);
+    set("embedding_length", 64);
+    set("feed_forward_length", 32);
+    set("attention.head_count", 4);
+    set("attention.layer_norm_rms_epsilon", 1e-5f);
+    if (architecture == "granitemoe") {
+      set("expert_count", 4);
+      set("expert_used_count", 2);
+    }
+    if (architecture.starts_with("granite")) set("logit_scale", 4.0f);
+    if (architecture == "qwen35") {
+      set("full_attention_interval", 2);
+      set("ssm.conv_kernel", 4);
+      set("ssm.state_size", 16);
+      set("ssm.group_count", 2);
+      set("ssm.time_step_rank", 4);
+      set("ssm.inner_size", 64);
+    }
+    image.set("tokenizer.ggml.model", "gpt2");
+    image.set("tokenizer.ggml.pre", "gpt-2");
+    image.set("tokenizer.ggml.tokens", std::vector<std::string>{"a", "b"});
+    image.set("tokenizer.ggml.merges", std::vector<std::string>{});
+    image.tensor("token_embd.weight", {64, 2}, 0, std::string(std::size_t{64} * 2 * 4, '\0'));
+    return image;
+  }
+  static test::GgufImage with_yarn(const std::string& architecture) {
+    test::GgufImage image = model(architecture);
+    image.set(architecture + ".rope.scaling.type", "yarn");
+    image.set(architecture + ".rope.scaling.factor", 8.0f);
+    return image;
+  }
+
+  ModelConfig read(const test::GgufImage& image) const {
+    return read_config(File(folder_.write("m.gguf", image.bytes())));
+  }
+  testing::AssertionResult refuses(const test::GgufImage& image, std::initializer_list<std::string> parts) const {
+    return test::refuses([&] { read(image); }, parts);
+  }
+
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(GgufConfig, AFileThatIsNoModelIsRefusedByItsType) {
+  for (const char* type : {"adapter", "mmproj", "imatrix"}) {
+    test::GgufImage image = model("llama");
+    image.set("general.type", type);
+    EXPECT_TRUE(refuses(image, {"m.gguf", std::string("general.type is '") + type, "must be model"}));
+  }
+  test::GgufImage image = model("llama");
+  image.set("general.type", "model");
+  EXPECT_TRUE(read(image).notes.empty());
+}
+
+TEST_F(GgufConfig, ASwitchOfRopeThatIsNotSureToBeOneIsRefused) {
+  const auto with = [](const char* architecture, bool finetuned) {
+    test::GgufImage image = model(architecture);
+    image.set(std::string(architecture) + ".rope.scaling.finetuned", finetuned);
+    return image;
+  };
+  EXPECT_EQ(read(with("granite", false)).rope, std::vector<bool>(2, false));
+  EXPECT_EQ(read(with("granitemoe", true)).rope, std::vector<bool>(2, true));
+  EXPECT_TRUE(refuses(with("granitemoe", false), {"m.gguf", "granitemoe.rope.scaling.finetuned is false", "absent"}));
+}
+
+// Rows in pairs are put in order by whole heads.
+TEST_F(GgufConfig, RopeOfAPartOfAHeadIsRefusedWhereRowsAreInPairs) {
+  const auto with = [](const char* architecture, int components) {
+    test::GgufImage image = model(architecture);
+    image.set(std::string(architecture) + ".rope.dimension_count", components);
+    return image;
+  };
+  for (const char* architecture : {"llama", "mistral3", "granite", "smollm3"}) {
+    EXPECT_EQ(read(with(architecture, 16)).global_rope.dimensions, 16);
+    EXPECT_TRUE(refuses(with(architecture, 8), {"m.gguf", "rope.dimension_count is 8", "must be 16"})) << architecture;
+  }
+  EXPECT_EQ(read(with("phi3", 8)).global_rope.dimensions, 8);
+}
+
+TEST_F(GgufConfig, YarnsKeysThatLlamaCppPassesOverAreNoted) {
+  EXPECT_TRUE(read(with_yarn("qwen3")).notes.empty());
+  test::GgufImage image = with_yarn("qwen3");
+  image.set("qwen3.rope.scaling.yarn_beta_fast", 32.0f);
+  image.set("qwen3.rope.scaling.yarn_beta_slow", 1.0f);
+  EXPECT_TRUE(read(image).notes.empty());
+  image = with_yarn("qwen3");
+  image.set("qwen3.rope.scaling.yarn_beta_fast", 4.0f);
+  image.set("qwen3.rope.scaling.yarn_attn_factor", 1.5f);
+  const std::vector<std::string> notes = read(image).notes;
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("m.gguf: yarn_beta_fast, yarn_attn_factor of qwen3.rope.scaling count"), std::string::npos)
+      << notes[0];
+  image = with_yarn("mistral3");
+  image.set("mistral3.rope.scaling.yarn_beta_fast", 4.0f);
+  EXPECT_TRUE(read(image).notes.empty());
+}
+
+TEST_F(GgufConfig, SectionsThatLeavePairsOutAreNoted) {
+  const auto notes = [&](const Ids& sections) {
+    test::GgufImage image = model("qwen35");
+    image.set("qwen35.rope.dimension_count", 8);
+    image.set("qwen35.rope.dimension_sections", sections);
+    return read(image).notes;
+  };
+  for (const Ids& sections : {Ids{2, 1, 1, 0}, Ids{1, 1, 1, 0}, Ids{11, 11, 10, 0}}) EXPECT_TRUE(notes(sections).empty());
+  for (const auto& [sections, unturned] : {std::pair{Ids{4, 0, 0, 0}, "2 of 4"}, std::pair{Ids{1, 1, 1, 1}, "1 of 4"},
+                                           std::pair{Ids{0, 0, 0, 0}, "4 of 4"}}) {
+    const std::vector<std::string> found = notes(sections);
+    ASSERT_EQ(found.size(), 1u);
+    EXPECT_NE(found[0].find("m.gguf: qwen35.rope.dimension_sections holds no section for " + std::string(unturned)),
+              std::string::npos)
+        << found[0];
+  }
+  EXPECT_TRUE(test::refuses([&] { notes({2, 1, 1}); }, {"qwen35.rope.dimension_sections", "a list of 4"}));
+  EXPECT_TRUE(test::refuses([&] { notes({5, -1, 0, 0}); }, {"qwen35.rope.dimension_sections", "from 0 to 16"}));
+}
+
+TEST_F(GgufConfig, AHybridAllOfWhoseLayersAttendNamesItsNormsAsHybridsDo) {
+  test::GgufImage image = model("qwen35");
+  std::string bytes = image.bytes();
+  const std::string key = "qwen35.full_attention_interval";
+  const std::int32_t every = 1;
+  std::memcpy(bytes.data() + bytes.find(key) + key.size() + 4, &every, sizeof every);
+  const std::string norm = "blk.1.post_attention_norm.weight";
+  const auto file = folder_.write("m.gguf", bytes);
+  const auto checkpoint = Checkpoint::open(file);
+  EXPECT_EQ(checkpoint->config().count(LayerKind::recurrent), 0);
+  EXPECT_TRUE(test::refuses([&] { checkpoint->at("model.layers.1.post_attention_layernorm.weight", {64}); },
+                            {"m.gguf", "has no tensor " + norm}));
+}
+
+}  // namespace
+}  // namespace hayloft::runtime::gguf
