@@ -91,6 +91,9 @@ void read_gguf_scaling(const Keys& keys, const Tensors& tensors, ModelConfig& co
   } else if (type == "yarn") {
     rope.factor = keys.positive("rope.scaling.factor");
     read_yarn(keys, rope, config.notes);
+  } else if (type == "none" && factor != 1 && keys.is("gpt-oss")) {
+    keys.refuse(keys.contains("rope.scaling.factor") ? "rope.scaling.factor" : "rope.scale_linear",
+                "1 or absent beside the type none: llama.cpp scales sliding layers by it");
   } else if (type != "none" && type != "linear") {
     keys.refuse("rope.scaling.type", "none, linear, yarn or, with factors, longrope");
   }

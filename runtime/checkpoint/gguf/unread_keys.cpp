@@ -41,6 +41,9 @@ void look_at_unread_keys(const Keys& keys, ModelConfig& config) {
   std::string names;
   const std::vector<std::string> unread = keys.unread();
   const bool one_base = keys.positive_or("rope.freq_base_swa", config.global_rope.base) == config.global_rope.base;
+  if (!one_base && keys.is("gpt-oss")) {
+    keys.refuse("rope.freq_base_swa", fmt::format("{}, as of layers that do not slide", config.global_rope.base));
+  }
   for (const std::string& name : unread) {
     if (name == "rope.freq_base_swa" && one_base) continue;
     if (std::ranges::find(without_effect, name) != without_effect.end() || keys.is_zero(name)) continue;

@@ -28,9 +28,11 @@ class GgufConfig : public ::testing::Test {
     set("feed_forward_length", 32);
     set("attention.head_count", 4);
     set("attention.layer_norm_rms_epsilon", 1e-5f);
-    if (architecture == "granitemoe") {
+    if (architecture == "granitemoe" || architecture == "gpt-oss") {
       set("expert_count", 4);
       set("expert_used_count", 2);
+      if (architecture == "gpt-oss") set("expert_feed_forward_length", 32);
+      if (architecture == "gpt-oss") set("attention.sliding_window", 8);
     }
     if (architecture.starts_with("granite")) set("logit_scale", 4.0f);
     if (architecture == "qwen35") {
@@ -87,6 +89,21 @@ TEST_F(GgufConfig, ASwitchOfRopeThatIsNotSureToBeOneIsRefused) {
   EXPECT_TRUE(refuses(with("granitemoe", false), {"m.gguf", "granitemoe.rope.scaling.finetuned is false", "absent"}));
 }
 
+// llama.cpp turns the sliding layers of gpt-oss by a base and a factor of their own.
+TEST_F(GgufConfig, ARopeOfGptOssThatSlidingLayersDoNotShareIsRefused) {
+  EXPECT_TRUE(read(model("gpt-oss")).notes.empty());
+  test::GgufImage image = model("gpt-oss");
+  image.set("gpt-oss.rope.freq_base_swa", 50.0f);
+  EXPECT_TRUE(refuses(image, {"m.gguf", "gpt-oss.rope.freq_base_swa is 50", "must be 10000"}));
+  image = model("gpt-oss");
+  image.set("gpt-oss.rope.freq_base_swa", 1e4f);
+  EXPECT_TRUE(read(image).notes.empty());
+  image = model("gpt-oss");
+  image.set("gpt-oss.rope.scaling.type", "none");
+  image.set("gpt-oss.rope.scaling.factor", 4.0f);
+  EXPECT_TRUE(refuses(image, {"m.gguf", "gpt-oss.rope.scaling.factor is 4", "1 or absent"}));
+}
+
 // Rows in pairs are put in order by whole heads.
 TEST_F(GgufConfig, RopeOfAPartOfAHeadIsRefusedWhereRowsAreInPairs) {
   const auto with = [](const char* architecture, int components) {
@@ -126,7 +143,8 @@ TEST_F(GgufConfig, SectionsThatLeavePairsOutAreNoted) {
     image.set("qwen35.rope.dimension_sections", sections);
     return read(image).notes;
   };
-  for (const Ids& sections : {Ids{2, 1, 1, 0}, Ids{1, 1, 1, 0}, Ids{11, 11, 10, 0}}) EXPECT_TRUE(notes(sections).empty());
+  for (const Ids& sections : {Ids{2, 1, 1, 0}, Ids{1, 1, 1, 0}, Ids{11, 11, 10, 0}})
+    EXPECT_TRUE(notes(sections).empty());
   for (const auto& [sections, unturned] : {std::pair{Ids{4, 0, 0, 0}, "2 of 4"}, std::pair{Ids{1, 1, 1, 1}, "1 of 4"},
                                            std::pair{Ids{0, 0, 0, 0}, "4 of 4"}}) {
     const std::vector<std::string> found = notes(sections);
