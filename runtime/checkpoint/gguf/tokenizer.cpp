@@ -266,8 +266,10 @@ std::vector<std::string> words_notes(const Metadata& metadata) {
 std::vector<std::string> merges_notes(const Metadata& metadata) {
   constexpr const char* key = "tokenizer.ggml.merges";
   if (metadata.text_or("tokenizer.ggml.model", "") == "llama" || !metadata.contains(key)) return {};
+  const std::vector<std::string_view> merges = metadata.texts(key);
   std::unordered_set<std::string_view> seen;
-  for (const std::string_view merge : metadata.texts(key)) {
+  seen.reserve(merges.size());
+  for (const std::string_view merge : merges) {
     if (seen.insert(merge).second) continue;
     return {
         fmt::format("{}: {} has '{}' twice; the later place counts, as in Hugging Face's tokenizers, where llama.cpp "
