@@ -6,6 +6,9 @@ namespace {
 
 // Layers of gated delta rules: listed, those behind the language model too, or all but every so many-th.
 void read_recurrent_blocks(const Keys& keys, ModelConfig& config) {
+  if (config.count(LayerKind::sliding) > 0) {
+    keys.refuse("attention.sliding_window", "0 or absent: no layer slides in this architecture");
+  }
   const auto layers = static_cast<std::size_t>(config.layers);
   config.recurrent.assign(layers, false);
   const char* const listed = "attention.recurrent_layers";

@@ -157,6 +157,12 @@ TEST_F(GgufConfig, SectionsThatLeavePairsOutAreNoted) {
   EXPECT_TRUE(test::refuses([&] { notes({5, -1, 0, 0}); }, {"qwen35.rope.dimension_sections", "from 0 to 16"}));
 }
 
+TEST_F(GgufConfig, AWindowOfAHybridIsRefusedByItsKey) {
+  test::GgufImage image = model("qwen35");
+  image.set("qwen35.attention.sliding_window", 8);
+  EXPECT_TRUE(refuses(image, {"m.gguf", "qwen35.attention.sliding_window is 8", "0 or absent"}));
+}
+
 TEST_F(GgufConfig, AHybridAllOfWhoseLayersAttendNamesItsNormsAsHybridsDo) {
   test::GgufImage image = model("qwen35");
   std::string bytes = image.bytes();
