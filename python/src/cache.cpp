@@ -55,7 +55,8 @@ class OpenCache {
       : machine_(std::move(machine)),
         arena_(machine_->make_arena()),
         cache_(*machine_->backend, *arena_, config, options, snapshot),
-        tokens_(snapshot.tokens()) {
+        tokens_(snapshot.tokens()),
+        reading_(runtime::read_note(snapshot.description().note, snapshot.path().string())) {
     set_method(attn);
   }
 
@@ -156,10 +157,18 @@ class OpenCache {
     const Use use(*this);
     const runtime::Cache& settled = cache_.settled();
     for (auto& [layer, tail] : tails) tail.position = first_global_tokens() - tail.tokens;
-    runtime::save_context(settled, tokens, tails, runtime::ContextModel(model), path, overwrite);
+    runtime::save_context(settled, tokens, tails, runtime::ContextModel(model), path, overwrite, reading_);
   }
 
   const std::vector<std::int32_t>& tokens() const { return tokens_; }
+
+  // How the context was read that it was opened from; empty where exactly.
+  std::string read_by() const {
+    const auto read = static_cast<std::int64_t>(tokens_.size());
+    std::string label = runtime::reads_all(reading_.prefill, read) ? "" : runtime::prefill_label(reading_.prefill);
+    if (reading_.products == gpu::Products::exact) return label;
+    return label + (label.empty() ? "" : ", ") + fmt::format("products {}", gpu::name(reading_.products));
+  }
   py::dict counters() const { return counters_dict(cache_.counters()); }
 
  private:
@@ -188,13 +197,14 @@ class OpenCache {
   std::unique_ptr<offload::Arena> arena_;
   runtime::ForeignCache cache_;
   std::vector<std::int32_t> tokens_;  // of the context it was opened from
+  runtime::ReadingNote reading_;      // likewise
   std::mutex busy_;
 };
 
 py::tuple save_context(const Machine& machine, const std::vector<std::int32_t>& tokens, const py::list& k,
                        const py::list& v, const std::string& dtype, const std::string& model, const std::string& path,
                        int block_tokens, const std::string& columns, const std::string& rows, bool overwrite) {
-  runtime::ForeignContext context{"save_context", tokens, {}, {}};
+  runtime::ForeignContext context{"save_context", tokens, {}, {}, {}};
   std::vector<ArrayView> views;
   for (const py::handle each : k) {
     views.emplace_back(py::reinterpret_borrow<py::buffer>(each), dtype, "k");
@@ -233,6 +243,7 @@ void bind_cache(py::module_& module) {
       .def("kv", &OpenCache::kv)
       .def("save", &OpenCache::save)
       .def_property_readonly("tokens", &OpenCache::tokens)
+      .def_property_readonly("read_by", &OpenCache::read_by)
       .def_property_readonly("counters", &OpenCache::counters);
   module.def("save_context", save_context);
   module.def("context_windows",

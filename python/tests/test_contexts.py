@@ -4,7 +4,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from conftest import MODELS
+from conftest import MODELS, NEEDLE_MODEL
 from test_attend import read_safetensors, write_safetensors
 
 import hayloft
@@ -69,6 +69,23 @@ def test_a_context_that_ends_within_a_chunk_goes_on(program, model_path, book, t
     subprocess.run([program, "import", "-m", model_path, "--in", "short.safetensors", "--save", "short.hay"], **common)
     subprocess.run([program, "ingest", "-m", model_path, "--append", "short.hay", "-f", "more.txt"], **common)
     subprocess.run([program, "inspect", "short.hay", "--verify"], **common)
+
+
+@pytest.mark.parametrize("prefill, said", [("window:32", "the prompt was read by window"), ("topk:8", "the prompt was read by topk"),
+                                           ("sparse", "of which nobody knows what it left out")])
+def test_a_context_that_left_something_out_says_so_after_export_and_import(program, tmp_path, prefill, said):
+    (tmp_path / "book.txt").write_text((ROOT / "docs" / "design.md").read_text()[:3000])
+    common = {"cwd": tmp_path, "check": True, "capture_output": True, "text": True}
+    kind, _, size = prefill.partition(":")
+    how = {"window": ["--prefill-window", size, "--prefill-sinks", "4"], "topk": ["--prefill-k", size, "--prefill-window", "16"],
+           "sparse": []}[kind]
+    subprocess.run([program, "ingest", "-m", NEEDLE_MODEL, "-f", "book.txt", "--save", "read.hay", "--prefill", kind, *how,
+                    "--batch", "64", "--block-tokens", "64", "--device", "cpu", "--threads", "1"], **common)
+    subprocess.run([program, "export", "read.hay", "--out", "kv.safetensors"], **common)
+    subprocess.run([program, "import", "-m", NEEDLE_MODEL, "--in", "kv.safetensors", "--save", "again.hay", "--device", "cpu"],
+                   **common)
+    assert said in hayloft.Model(str(NEEDLE_MODEL), machine=hayloft.Machine(threads=1, device="cpu")).open(
+        tmp_path / "again.hay").attention
 
 
 @pytest.mark.parametrize("damage,part", [

@@ -50,6 +50,13 @@ ContextTokens export_context(const offload::Snapshot& snapshot, offload::Arena& 
       headers.push_back({fmt::format("layer.{}.{}", layer, which), "F16", {shape.kv_heads, held, shape.head_dim}});
     }
   }
+  // The way it was read goes with K and V, which would else be taken for exact.
+  const std::string& note = snapshot.description().note;
+  std::vector<std::int32_t> reading;
+  if (!reads_exactly(read_note(note, snapshot.path().string()))) reading.assign(note.begin(), note.end());
+  if (!reading.empty()) {
+    headers.push_back({reading_name, "I32", {static_cast<std::int64_t>(reading.size())}});
+  }
   SafetensorsWriter out(output, headers);
   out.write(std::as_bytes(std::span(tokens)));
   for (const offload::SnapshotTail& tail : tails) {
@@ -57,6 +64,7 @@ ContextTokens export_context(const offload::Snapshot& snapshot, offload::Arena& 
                          tail.image()};
     for (const int half : {0, 1}) write_half(out, rows, shape.kv_heads, shape.head_dim, half);
   }
+  out.write(std::as_bytes(std::span(reading)));
   offload::check_mapped_files();
   out.commit();
   return {static_cast<std::int64_t>(tokens.size()), snapshot.cached_tokens()};

@@ -163,6 +163,15 @@ std::vector<std::int32_t> read_ids(const TensorView& tensor, const std::string& 
   return ids;
 }
 
+// The note that export_context() wrote.
+ReadingNote read_reading(const TensorView& tensor, const std::string& file) {
+  std::string note;
+  for (const std::int32_t character : read_ids(tensor, fmt::format("{}: {}", file, reading_name))) {
+    note += character > 0 && character < 128 ? static_cast<char>(character) : '?';
+  }
+  return read_note(note, file);
+}
+
 }  // namespace
 
 ContextModel::ContextModel(const std::filesystem::path& path)
@@ -175,7 +184,7 @@ ContextModel::ContextModel(const std::filesystem::path& path)
 
 ContextTokens save_context(const Cache& cache, std::span<const std::int32_t> tokens,
                            const std::map<int, offload::SnapshotTail>& windows, const ContextModel& model,
-                           const std::filesystem::path& path, bool overwrite) {
+                           const std::filesystem::path& path, bool overwrite, const ReadingNote& reading) {
   const ModelConfig& config = model.config;
   if (cache.store().shape() != store_shape(config, cache.options())) {
     fail("{}: the cache has {} global layers with {} KV heads of {}, and the model {} with {} of {}", path.string(),
@@ -197,7 +206,7 @@ ContextTokens save_context(const Cache& cache, std::span<const std::int32_t> tok
   const std::int64_t cached = images.front().position + images.front().tokens;
   if (cached > all) fail("{}: K and V of {} tokens, and ids of only {}", path.string(), cached, all);
   const offload::SnapshotDescription description{model.identity, cache.store().shape(), config.layers,
-                                                 write_note({entered_tokens, {}})};
+                                                 write_note({entered_tokens, reading.prefill, 0, reading.products})};
   offload::save_snapshot(path, description, cache.store(), tokens, images, overwrite);
   return {all, cached};
 }
@@ -219,7 +228,7 @@ ContextTokens save_context(const ForeignContext& context, const ContextModel& mo
     }
   }
   offload::check_mapped_files();  // what was read of a file that was cut short meanwhile is worthless
-  return save_context(cache, context.tokens, windows, model, path, overwrite);
+  return save_context(cache, context.tokens, windows, model, path, overwrite, context.reading);
 }
 
 ContextTokens import_context(const std::filesystem::path& input, const ContextModel& model, gpu::Backend& backend,
@@ -230,7 +239,9 @@ ContextTokens import_context(const std::filesystem::path& input, const ContextMo
     context.k.push_back(file.at(fmt::format("layer.{}.k", layer)));
     context.v.push_back(file.at(fmt::format("layer.{}.v", layer)));
   }
-  const std::size_t known = 1 + context.k.size() + context.v.size();
+  const bool noted = file.contains(reading_name);
+  if (noted) context.reading = read_reading(file.at(reading_name), input.string());
+  const std::size_t known = 1 + context.k.size() + context.v.size() + (noted ? 1 : 0);
   if (file.tensors().size() != known) {
     fail("{}: holds {} tensors, and tokens with K and V of the model's {} layers are {}", input.string(),
          file.tensors().size(), model.config.layers, known);

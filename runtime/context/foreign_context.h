@@ -11,6 +11,7 @@
 #include "offload/snapshot/snapshot.h"
 #include "runtime/cache/cache.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "runtime/context/reading_note.h"
 
 // Saved contexts whose K and V were computed elsewhere, and saved contexts as tensors for others. The file of a model
 // with layers 0 to L - 1 is a .safetensors file with
@@ -22,7 +23,9 @@
 // in F64, F32, F16 or BF16. S, at most N, is the same in every global layer; the tokens behind are read when the
 // context is opened. A sliding-window layer may hold fewer, the newest, as long as they are all that its window reaches
 // back to. The components of K are in the half-split order of RoPE (i is rotated with i + d/2), as in Hugging Face's
-// checkpoints.
+// checkpoints. A context that was not read exactly has one tensor more,
+//
+//   reading     I32 [n]          its note of how it was read (runtime/context/reading_note.h), a character each
 namespace hayloft::runtime {
 
 // The model that a context is to be opened with, without its weights: a folder or GGUF file. Throws Error.
@@ -33,12 +36,15 @@ struct ContextModel {
   offload::ModelIdentity identity;
 };
 
+inline constexpr const char* reading_name = "reading";  // of the tensor
+
 // K and V of every layer, somewhere in memory.
 struct ForeignContext {
   std::string source;  // which messages begin with
   std::vector<std::int32_t> tokens;
   std::vector<TensorView> k;  // [layers], each [Hkv][S][d]
   std::vector<TensorView> v;
+  ReadingNote reading = {};  // how the tokens were read; of its numbers those that say what was left out are kept
 };
 
 // Counts the tokens of a context, and those of which it has K and V.
@@ -54,10 +60,10 @@ ContextTokens save_context(const ForeignContext& context, const ContextModel& mo
                            bool overwrite = false);
 
 // The same from a cache that holds all K and V of the global layers; `windows` are the tails of sliding-window layers,
-// by layer, in place of the cache's own.
+// by layer, in place of the cache's own. `reading` as in ForeignContext.
 ContextTokens save_context(const Cache& cache, std::span<const std::int32_t> tokens,
                            const std::map<int, offload::SnapshotTail>& windows, const ContextModel& model,
-                           const std::filesystem::path& path, bool overwrite = false);
+                           const std::filesystem::path& path, bool overwrite = false, const ReadingNote& reading = {});
 
 // The same from a file. Tensors that have no place in it are refused.
 ContextTokens import_context(const std::filesystem::path& input, const ContextModel& model, gpu::Backend& backend,

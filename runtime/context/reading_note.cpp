@@ -68,6 +68,10 @@ std::string write_note(const ReadingNote& note) {
   return text + fmt::format(" k_share={}", prefill.k.share);  // as many digits as give the same share again
 }
 
+bool reads_exactly(const ReadingNote& note) {
+  return note.prefill.kind == PrefillOptions::Kind::exact && note.products == gpu::Products::exact;
+}
+
 ReadingNote read_note(std::string_view text, std::string_view file) {
   ReadingNote note;
   std::set<std::string_view> seen;
