@@ -12,17 +12,25 @@ def as_array(array, name):
     row-major and it lies in host memory. Takes whatever NumPy takes, anything that speaks DLPack, and PyTorch's tensors,
     bfloat16 among them."""
     if not isinstance(array, np.ndarray):
-        array = _from_dlpack(array) if hasattr(array, "__dlpack__") else np.asarray(array)
+        array = _from_dlpack(array, name) if hasattr(array, "__dlpack__") else np.asarray(array)
     if isinstance(array, tuple):
         return np.ascontiguousarray(array[0]), array[1]
     if np.ma.is_masked(array):
-        raise TypeError(f"{name}: is a masked array, and what its mask hides would be attended to; pass what is left of it")
-    dtype = _DTYPES.get(array.dtype.name)
-    if dtype is None:
-        raise TypeError(f"{name}: has dtype {array.dtype}; it must be one of {', '.join(_DTYPES)}")
+        _refuse_mask(name)
+    dtype = _dtype(array.dtype.name, name)
     if dtype == "BF16":
         array = array.view(np.uint16)
     return np.ascontiguousarray(array, array.dtype.newbyteorder("=")), dtype  # whichever order its bytes had
+
+
+def _dtype(dtype, name):
+    if dtype not in _DTYPES:
+        raise TypeError(f"{name}: has dtype {dtype}; it must be one of {', '.join(_DTYPES)}")
+    return _DTYPES[dtype]
+
+
+def _refuse_mask(name):
+    raise TypeError(f"{name}: is a masked array, and what its mask hides would be attended to; pass what is left of it")
 
 
 def token_ids(tokens):
@@ -37,10 +45,13 @@ def numbers(one_or_several):
     return [operator.index(number) for number in ([one_or_several] if np.ndim(one_or_several) == 0 else one_or_several)]
 
 
-def _from_dlpack(array):
+def _from_dlpack(array, name):
     if hasattr(array, "detach"):  # PyTorch
-        array = array.detach().cpu()
-        if str(array.dtype) == "torch.bfloat16":  # NumPy has no such type
+        if hasattr(array, "get_mask"):
+            _refuse_mask(name)
+        dtype = _dtype(str(array.dtype).removeprefix("torch."), name)
+        array = array.detach().cpu().resolve_neg()  # a sign that is yet to be changed is not in the memory
+        if dtype == "BF16":  # NumPy has no such type
             import torch
 
             return array.contiguous().view(torch.int16).numpy(), "BF16"

@@ -62,5 +62,7 @@ def search(q: Any, k: Any, count: int, *, per: str = "query-head", group: str = 
         sum of their softmaxes or of their logits, as `group` says ("softmax", "logits").
     Returns i32 [N, Hq or Hkv, count], ascending. Of equal products the smaller position is found.
     """
+    if per == "query-head" and group == "logits":
+        raise _core.Error('group \'logits\': ranks for the query heads of a KV head together; pass per="kv-head" with it')
     machine = machine or default_machine()
     return _core.search(machine, *as_array(q, "q"), *as_array(k, "k"), count, per, group, block_tokens)

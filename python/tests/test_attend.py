@@ -79,6 +79,27 @@ def test_torch_tensors_are_taken(machine):
     assert made.tobytes() == hayloft.attend(*(x.float().numpy() for x in brain), machine=machine).tobytes()
 
 
+def test_the_sign_of_a_tensor_is_kept(machine):
+    """Also where PyTorch has put off changing it, as it does for the imaginary part of a conjugate."""
+    torch = pytest.importorskip("torch")
+    q, k, v = random_qkv()
+    for dtype in (torch.float32, torch.bfloat16):
+        wanted = hayloft.attend(*(torch.from_numpy(x).to(dtype) for x in (q, k, v)), machine=machine)
+        late = [torch.complex(torch.zeros(x.shape), -torch.from_numpy(x)).conj().imag.to(dtype, copy=False) for x in (q, k, v)]
+        assert dtype != torch.float32 or late[0].is_neg()
+        assert hayloft.attend(*late, machine=machine).tobytes() == wanted.tobytes()
+
+
+def test_tensors_that_are_no_numbers_of_a_floating_type_are_refused(machine):
+    torch = pytest.importorskip("torch")
+    q, k, v = (torch.from_numpy(x) for x in random_qkv())
+    for other in ("float8_e4m3fn", "complex64", "int32"):
+        with pytest.raises(TypeError, match=f"k: has dtype {other}; it must be one of"):
+            hayloft.attend(q, k.to(getattr(torch, other)), v, machine=machine)
+    with pytest.raises(TypeError, match="k: is a masked array"):
+        hayloft.attend(q, torch.masked.masked_tensor(k, k < 1), v, machine=machine)
+
+
 def test_what_does_not_fit_is_refused_in_one_line(machine):
     q, k, v = random_qkv()
     for refused, parts in [((q, k, v[:, :-1]), ["k is [2, 300, 32]", "v is [2, 299, 32]"]),
@@ -107,6 +128,8 @@ def test_search_finds_the_largest_products(machine):
     assert grouped.shape == (3, 2, 20)
     products = k[0].astype(np.float64) @ q[0, :2].astype(np.float64).sum(axis=0)
     np.testing.assert_array_equal(grouped[0, 0], np.sort(np.argsort(-products)[:20]))
+    with pytest.raises(hayloft.Error, match='per="kv-head"'):
+        hayloft.search(q, k, 20, group="logits", machine=machine)
     with pytest.raises(hayloft.Error, match="501"):
         hayloft.search(q, k, 501, machine=machine)
     for value, part in [(np.nan, "nan in query 1"), (1e38, "scale q down")]:
