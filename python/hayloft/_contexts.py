@@ -41,6 +41,8 @@ def save_context(past_key_values: Any, tokens: Any, model: Model | str | PathLik
         return len(ids), past_key_values.length(past_key_values._windows.index(0))
     arrays = [tuple(as_array(_heads(each), f"layer {index}") for each in _pair(layer, index))
               for index, layer in enumerate(layers)]
+    if not arrays:
+        raise _core.Error("no layer is given: past_key_values must hold keys and values of every layer of the model")
     dtypes = {dtype for pair in arrays for _, dtype in pair}
     if len(dtypes) != 1:
         raise TypeError(f"K and V are of several types: {', '.join(sorted(dtypes))}; they must be of one")
@@ -53,10 +55,23 @@ def _pair(layer, index):
     if hasattr(layer, "keys"):
         if layer.keys is None:
             raise _core.Error(f"layer {index}: holds no keys, of a recurrent layer or of nothing that was read")
-        return layer.keys, layer.values
+        return _filled(layer, index)
     if len(layer) < 2 or layer[0] is None:
         raise _core.Error(f"layer {index}: is no pair of keys and values")
     return layer[0], layer[1]
+
+
+def _filled(layer, index):
+    """Keys and values of a layer of transformers. A static one is longer than what was read, a quantised one holds the newest
+    alone beside numbers of its own."""
+    held = layer.keys.shape[-2] if len(layer.keys.shape) == 4 else 0
+    read = int(layer.get_seq_length()) if hasattr(layer, "get_seq_length") else held
+    if held < read and not getattr(layer, "is_sliding", False):
+        raise _core.Error(
+            f"layer {index}: holds keys of {held} of the {read} tokens that were read, as a quantised cache does; "
+            "read them into a DynamicCache of transformers"
+        )
+    return layer.keys[..., :read, :], layer.values[..., :read, :]
 
 
 def _heads(array):
@@ -68,4 +83,6 @@ def _window_rows(layer):
     import torch
 
     rows = torch.cat([layer.keys[0], layer.values[0]], dim=-1).detach().to("cpu", torch.float16)
+    if not bool(torch.isfinite(rows).all()):
+        raise _core.Error("keys or values of a sliding-window layer are beyond 65504: the store keeps finite numbers up to it")
     return np.ascontiguousarray(rows.numpy())

@@ -62,6 +62,11 @@ class Cache(DynamicCache):
         """What the tokens that attended by the method have read."""
         return Counters(**self._open.counters) if self._open else Counters()
 
+    @property
+    def read_by(self):
+        """How the saved context was read that it was opened from, as "window w=32 s=4"; empty where exactly."""
+        return self._open.read_by if self._open else ""
+
     def length(self, layer):
         return self._open.length(layer) if self._open else 0
 
@@ -72,6 +77,18 @@ class Cache(DynamicCache):
     def reset(self):
         super().reset()
         self._open = None
+
+    def crop(self, *args, **kwargs):
+        for layer in self.layers:  # before a sliding-window layer forgets tokens that the store keeps
+            if isinstance(layer, StoreLayer):
+                layer.crop(*args, **kwargs)
+        super().crop(*args, **kwargs)
+
+    def __deepcopy__(self, memo):
+        raise _core.Error(
+            "hayloft's cache cannot be copied: save it by hayloft.save_context, and open it by "
+            "hayloft.transformers.open_context as often as it is needed"
+        )
 
     def _attend(self, layer, method, q, k, v):
         if self._open is None:
@@ -151,15 +168,25 @@ class StoreLayer(CacheLayerMixin):
 
 
 class _Handed:
-    """New keys or values on their way from the cache to the attention; nobody else can use them."""
+    """New keys or values on their way from the cache to the attention; nobody else can use them, and it once."""
 
     def __init__(self, layer, states, what):
-        self.layer, self.states, self._what = layer, states, what
+        self.layer, self._states, self._what = layer, states, what
+
+    def take(self, module):
+        """The states, for the attention that adds them to the store."""
+        if self._states is None:
+            raise _core.Error(
+                f"{type(module).__name__}: shares the {self._what} of layer {self.layer._index}, which hayloft's cache "
+                "does not know; use a cache and an attention of transformers for this model"
+            )
+        states, self._states = self._states, None
+        return states
 
     def __getattr__(self, name):
         raise _core.Error(
             f"the {self._what} of a layer are in hayloft's store, and this model's attention asks for their '{name}': "
-            f'set attn_implementation="{PREFIX}..."'
+            f'set attn_implementation="{PREFIX}..."; a model whose attention ignores that cannot use the store'
         )
 
     @classmethod
@@ -171,6 +198,18 @@ class _Handed:
 def _rows(states):
     """[1, heads, T, d] as a contiguous f32 array [T, heads, d] in host memory."""
     return np.ascontiguousarray(states[0].transpose(0, 1).detach().to("cpu", torch.float32).numpy())
+
+
+def _kept(handed, module):
+    """Keys or values as _rows(). Raises Error where 16 bits do not hold them."""
+    rows = _rows(handed.take(module))
+    largest = float(np.abs(rows).max())
+    if not largest < 65520:  # what is smaller rounds to 65504 at most
+        raise _core.Error(
+            f"{type(module).__name__}: the {handed._what} of layer {handed.layer._index} reach {largest}; "
+            "the store keeps finite numbers of at most 65504"
+        )
+    return rows
 
 
 def _attention(method, module, query, key, value, attention_mask=None, *, dropout=0.0, scaling=None, softcap=None,
@@ -189,7 +228,7 @@ def _attention(method, module, query, key, value, attention_mask=None, *, dropou
     d = query.shape[-1]
     factor = 1.0 if scaling is None else float(scaling) * math.sqrt(d)
     q = _rows(query if abs(factor - 1) < 1e-9 else query * factor)
-    out = torch.from_numpy(key.layer.attend(method, q, _rows(key.states), _rows(value.states)))
+    out = torch.from_numpy(key.layer.attend(method, q, _kept(key, module), _kept(value, module)))
     return _WithoutGradient.apply(out.to(query.device, query.dtype).unsqueeze(0), query), None
 
 
@@ -259,8 +298,8 @@ def _elsewhere(method, module, query, key, value, attention_mask, *, s_aux, **kw
             f"{type(module).__name__}: K and V are not in hayloft's store; "
             "pass past_key_values=hayloft.transformers.Cache(model.config)"
         )
-    if kwargs.get("softcap") is None:
-        kwargs.pop("softcap", None)
+    if kwargs.pop("softcap", None) is not None:
+        raise _core.Error(f"{type(module).__name__}: attends with softcap, which hayloft's attention does not know")
     return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
 
 
@@ -279,6 +318,11 @@ def _mask(*args, **kwargs):
     padding = kwargs.get("attention_mask")
     if padding is not None and not bool(padding.all()):
         raise _core.Error("the attention mask hides tokens: hayloft's cache takes one sequence without padding")
+    if padding is not None and padding.shape[-1] < kwargs["kv_length"] + kwargs.get("kv_offset", 0):
+        raise _core.Error(
+            f"the attention mask is of {padding.shape[-1]} tokens and hides those behind, of "
+            f"{kwargs['kv_length'] + kwargs.get('kv_offset', 0)}: leave it out, or pass one of all tokens"
+        )
     if kwargs.get("local_size") is None:
         if kwargs.get("mask_function", causal_mask_function) is not causal_mask_function:
             _require_causal(sdpa_mask(*args, **{**kwargs, "allow_is_causal_skip": False}))
@@ -323,9 +367,13 @@ def install(*methods):
         if attn_implementation is not None:
             self.set_attn_implementation(attn_implementation)
         try:
-            stored = str(self.config._attn_implementation).startswith(PREFIX) and kwargs.get("use_cache") is not False
-            if stored and kwargs.get("past_key_values") is None and kwargs.get("cache") is None:  # its newer name
-                kwargs["past_key_values"] = Cache(self.config.get_text_config(decoder=True))
+            if str(self.config._attn_implementation).startswith(PREFIX):
+                cached = _uses_cache(self, args[1] if len(args) > 1 else kwargs.get("generation_config"), kwargs)
+                given = [kwargs.get(name) for name in ("past_key_values", "cache")]  # the latter is its newer name
+                if cached and given == [None, None]:
+                    kwargs["past_key_values"] = Cache(self.config.get_text_config(decoder=True))
+                if not cached and any(isinstance(each, Cache) for each in given):
+                    raise _core.Error("a cache is given beside use_cache=False: leave one of them out")
             return generate(self, *args, **kwargs)
         finally:
             if attn_implementation is not None:
@@ -333,6 +381,15 @@ def install(*methods):
 
     model_class.get_correct_attn_implementation = get_correct_attn_implementation
     GenerationMixin.generate = generate_with_store
+
+
+def _uses_cache(model, generation_config, kwargs):
+    """Whether generate() would make a cache: the call says so, or else its configuration, or else the model's."""
+    for says in (kwargs.get("use_cache"), getattr(generation_config, "use_cache", None),
+                 getattr(getattr(model, "generation_config", None), "use_cache", None)):
+        if says is not None:
+            return bool(says)
+    return True
 
 
 def uninstall():
@@ -343,7 +400,8 @@ def uninstall():
 
 
 def open_context(path, model, *, machine=None):
-    """A saved context (.hay) as a Cache, read from its file in place; `cache.tokens` are the ids of all its tokens.
+    """A saved context (.hay) as a Cache, read from its file in place; `cache.tokens` are the ids of all its tokens, and
+    `cache.read_by` says how they were read where not exactly.
 
     model: of transformers, the one the context was read with, or its config. Only shapes can be compared.
 
