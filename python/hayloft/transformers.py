@@ -19,11 +19,12 @@ from transformers import modeling_utils
 from transformers.cache_utils import CacheLayerMixin, DynamicCache, DynamicLayer
 from transformers.generation import GenerationMixin
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import AttentionMaskInterface, causal_mask_function, sdpa_mask
+from transformers.masking_utils import AttentionMaskInterface
 
 from . import _core
 from ._counters import Counters
 from ._machine import default_machine
+from ._masks import mask, require_all_before
 from ._paths import path_bytes
 
 PREFIX = "hayloft:"
@@ -222,7 +223,7 @@ def _attention(method, module, query, key, value, attention_mask=None, *, dropou
         if given is not None:
             raise _core.Error(f"{type(module).__name__}: attends with {name}, which hayloft's attention does not know")
     _require_no_weights(module, kwargs)
-    _require_all_before(module, attention_mask, query.shape[2], key.layer.get_seq_length() + query.shape[2])
+    require_all_before(module, attention_mask, query.shape[2], key.layer.get_seq_length() + query.shape[2])
     if dropout:
         raise _core.Error(f"{type(module).__name__}: dropout of {dropout}: hayloft is for inference; call model.eval()")
     d = query.shape[-1]
@@ -253,40 +254,6 @@ def _require_no_weights(module, kwargs):
         )
 
 
-def _require_all_before(module, mask, queries, tokens):
-    """Raises Error unless the mask of a layer shows each query all tokens up to its own and none behind, as the store does.
-
-    mask: None, or [1, heads or 1, queries, tokens or more]: true, or 0, where a token is attended to.
-    """
-    name = type(module).__name__
-    if getattr(module, "is_causal", True) is False:
-        raise _core.Error(f"{name}: attends to tokens behind each query; hayloft's attention looks at those before alone")
-    if mask is None:
-        return
-    if not isinstance(mask, torch.Tensor):
-        raise _core.Error(f"{name}: an attention mask of type {type(mask).__name__}: hayloft's cache takes a tensor")
-    if mask.ndim != 4 or mask.shape[0] != 1 or mask.shape[2] != queries or mask.shape[3] < tokens:
-        raise _core.Error(
-            f"{name}: an attention mask of shape {list(mask.shape)} for {queries} queries and {tokens} tokens; "
-            "it must be [1, heads, queries, tokens]"
-        )
-    mask = mask[..., :tokens]
-    if mask.dtype == torch.bool:
-        shown = mask
-    elif mask.is_floating_point():
-        shown = mask == 0
-        if not bool((shown | (mask <= torch.finfo(mask.dtype).min / 2)).all()):
-            raise _core.Error(f"{name}: the attention mask adds to scores, which hayloft's attention does not")
-    else:
-        raise _core.Error(f"{name}: an attention mask of {mask.dtype}: it must be of bool, or of a floating type to be added")
-    before = torch.ones(queries, tokens, dtype=torch.bool, device=mask.device).tril(tokens - queries)
-    if not bool((shown == before).all()):
-        raise _core.Error(
-            f"{name}: the attention mask is not the causal one: hayloft's cache shows each token all those before; "
-            "give each document a cache of its own"
-        )
-
-
 def _elsewhere(method, module, query, key, value, attention_mask, *, s_aux, **kwargs):
     """Layers whose K and V are not in the store: those with a sliding window, and exact attention without a cache."""
     if s_aux is not None:
@@ -303,39 +270,12 @@ def _elsewhere(method, module, query, key, value, attention_mask, *, s_aux, **kw
     return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
 
 
-def _require_causal(mask):
-    """Raises Error unless the mask [batch, 1, queries, tokens] that a function gives shows all tokens before each query.
-
-    Older versions of transformers put one together where there is one document, too.
-    """
-    causal = mask is not None and bool((mask == torch.ones_like(mask[0, 0]).tril(mask.shape[3] - mask.shape[2])).all())
-    if not causal:
-        raise _core.Error("the model has a mask of its own where hayloft's attention looks at all tokens before")
-
-
-def _mask(*args, **kwargs):
-    """The mask of a layer: none where everything is attended to, PyTorch's for a sliding window."""
-    padding = kwargs.get("attention_mask")
-    if padding is not None and not bool(padding.all()):
-        raise _core.Error("the attention mask hides tokens: hayloft's cache takes one sequence without padding")
-    if padding is not None and padding.shape[-1] < kwargs["kv_length"] + kwargs.get("kv_offset", 0):
-        raise _core.Error(
-            f"the attention mask is of {padding.shape[-1]} tokens and hides those behind, of "
-            f"{kwargs['kv_length'] + kwargs.get('kv_offset', 0)}: leave it out, or pass one of all tokens"
-        )
-    if kwargs.get("local_size") is None:
-        if kwargs.get("mask_function", causal_mask_function) is not causal_mask_function:
-            _require_causal(sdpa_mask(*args, **{**kwargs, "allow_is_causal_skip": False}))
-        return None
-    return sdpa_mask(*args, **kwargs)
-
-
 def register(method):
     """Makes "hayloft:METHOD" a name of attn_implementation. Returns the name. Raises Error on a method that is none."""
     name = method if method.startswith(PREFIX) else PREFIX + method
     _core.check_method(name[len(PREFIX):])
     modeling_utils.AttentionInterface.register(name, functools.partial(_attention, name[len(PREFIX):]))
-    AttentionMaskInterface.register(name, _mask)
+    AttentionMaskInterface.register(name, mask)
     return name
 
 
