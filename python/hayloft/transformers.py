@@ -303,7 +303,7 @@ def install(*methods):
 
     @functools.wraps(generate)
     def generate_with_store(self, *args, attn_implementation=None, **kwargs):
-        before = self.config._attn_implementation
+        before = _implementations(self.config)
         if attn_implementation is not None:
             self.set_attn_implementation(attn_implementation)
         try:
@@ -321,6 +321,14 @@ def install(*methods):
 
     model_class.get_correct_attn_implementation = get_correct_attn_implementation
     GenerationMixin.generate = generate_with_store
+
+
+def _implementations(config):
+    """The attention of a model and of its parts (text, images), as set_attn_implementation() takes it."""
+    own = config._attn_implementation
+    parts = {name: getattr(config, name)._attn_implementation for name in getattr(config, "sub_configs", {})
+             if getattr(config, name, None) is not None}
+    return {"": own, **parts} if any(each != own for each in parts.values()) else own
 
 
 def _uses_cache(model, generation_config, kwargs):

@@ -11,7 +11,14 @@ import hayloft
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 from test_transformers import load, plug  # noqa: E402
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, GenerationConfig, StaticCache  # noqa: E402
+from transformers import (  # noqa: E402
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    DynamicCache,
+    GenerationConfig,
+    StaticCache,
+)
 from transformers.cache_utils import QuantizedLayer  # noqa: E402
 
 SMALL = {"vocab_size": 128, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
@@ -60,6 +67,21 @@ def test_a_configuration_may_say_use_cache_false(machine):
         with pytest.raises(hayloft.Error, match="use_cache=False"):  # transformers would append all tokens at each step
             model.generate(ids, attn_implementation=dense, past_key_values=plug.Cache(model.config, machine=machine), **said,
                            **options)
+
+
+def test_parts_of_a_model_get_their_own_attention_back(machine):
+    config = AutoConfig.for_model(
+        "gemma3", text_config={**SMALL, "layer_types": ["full_attention"] * 4}, mm_tokens_per_image=1,
+        vision_config={"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28,
+                       "patch_size": 14})
+    model = AutoModelForImageTextToText.from_config(config, attn_implementation={"text_config": "eager", "vision_config": "sdpa"}).eval()
+
+    def attention():
+        return model.config.text_config._attn_implementation, model.config.vision_config._attn_implementation
+
+    assert attention() == ("eager", "sdpa")
+    model.generate(random_ids(20), attn_implementation="hayloft:dense", max_new_tokens=2, do_sample=False)
+    assert attention() == ("eager", "sdpa")
 
 
 def test_a_mask_of_too_few_tokens_is_refused(machine):
