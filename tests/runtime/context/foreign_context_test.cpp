@@ -114,6 +114,28 @@ TEST_F(ForeignContextTest, WhatASessionReadGoesOutAndComesBackTheSame) {
   for (const std::int32_t token : {5, 6, 7}) EXPECT_EQ(opened.step(token), session.step(token));
 }
 
+TEST_F(ForeignContextTest, HowItWasReadGoesOutAndComesBack) {
+  const ContextModel model(model_folder("llama"));
+  import(model, Tensors(model.config, 130, 117, 19));
+  const offload::Snapshot exact = offload::Snapshot::open(folder / "made.hay");
+  export_context(exact, arena, folder / "exact.safetensors");
+  EXPECT_FALSE(SafetensorsFile(folder / "exact.safetensors").contains("reading"));
+  Model computed(goldens / "llama", *backend);
+  SessionOptions reading;
+  reading.cache = options;
+  const Session session(computed, arena, reading, exact);
+  ReadingNote note;
+  note.prefill.kind = PrefillOptions::Kind::topk;
+  note.prefill.k = {24, 0};
+  note.products = gpu::Products::int8;
+  save_context(session.cache(), exact.tokens(), {}, model, folder / "topk.hay", false, note);
+  export_context(offload::Snapshot::open(folder / "topk.hay"), arena, folder / "topk.safetensors");
+  import_context(folder / "topk.safetensors", model, *backend, arena, options, folder / "again.hay");
+  const ReadingNote back = read_note(offload::Snapshot::open(folder / "again.hay").description().note, "again.hay");
+  EXPECT_EQ(prefill_label(back.prefill), prefill_label(note.prefill));
+  EXPECT_EQ(back.products, gpu::Products::int8);
+}
+
 TEST_F(ForeignContextTest, WhatDoesNotFitIsRefusedAndLeavesNothing) {
   const ContextModel model(model_folder("gemma3"));
   const auto refused = [&](const std::function<void(Tensors&)>& damage, std::initializer_list<std::string> parts) {
