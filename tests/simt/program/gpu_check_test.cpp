@@ -192,7 +192,9 @@ TEST_F(GpuCheckScript, ARunTakesWhatTheMachineHas) {
   EXPECT_NE(summary().find("may use the 15257 MiB"), std::string::npos) << summary();
 }
 
-TEST_F(GpuCheckScript, ACardWithLessThan16GiBIsChecked) {
+class GpuCheckScriptSlow : public GpuCheckScript {};
+
+TEST_F(GpuCheckScriptSlow, ACardWithLessThan16GiBIsChecked) {
   script("tree/bin/hayloft", "exec " HAYLOFT_PROGRAM R"( "$@")");
   run("needle bench",
       "HAYLOFT_SIMT_MEMORY=14.6GiB HAYLOFT_SECONDS=100000 HAYLOFT_CHECK_NEEDLES=256 HAYLOFT_CHECK_DEPTHS=1 "
