@@ -7,6 +7,7 @@
 #include "runtime/cache/layer_rows.h"
 #include "runtime/context/foreign_cache.h"
 #include "runtime/context/foreign_context.h"
+#include "runtime/context/ingest.h"
 
 // The cache behind the models of others, and contexts whose K and V they computed.
 namespace hayloft::python {
@@ -56,7 +57,7 @@ class OpenCache {
         arena_(machine_->make_arena()),
         cache_(*machine_->backend, *arena_, config, options, snapshot),
         tokens_(snapshot.tokens()),
-        reading_(runtime::read_note(snapshot.description().note, snapshot.path().string())) {
+        reading_(runtime::carried_note(snapshot)) {
     set_method(attn);
   }
 

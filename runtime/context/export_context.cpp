@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <iterator>
 
 #include "offload/error.h"
 #include "offload/host/mapped_file.h"
 #include "runtime/cache/layer_rows.h"
 #include "runtime/context/foreign_context.h"
+#include "runtime/context/ingest.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -51,9 +53,9 @@ ContextTokens export_context(const offload::Snapshot& snapshot, offload::Arena& 
     }
   }
   // The way it was read goes with K and V, which would else be taken for exact.
-  const std::string& note = snapshot.description().note;
+  const ReadingNote note = carried_note(snapshot);
   std::vector<std::int32_t> reading;
-  if (!reads_exactly(read_note(note, snapshot.path().string()))) reading.assign(note.begin(), note.end());
+  if (!reads_exactly(note)) std::ranges::copy(write_note(note), std::back_inserter(reading));
   if (!reading.empty()) {
     headers.push_back({reading_name, "I32", {static_cast<std::int64_t>(reading.size())}});
   }

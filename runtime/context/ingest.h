@@ -9,6 +9,7 @@
 
 #include "offload/snapshot/writer.h"
 #include "runtime/context/column_choice.h"
+#include "runtime/context/reading_note.h"
 #include "runtime/decode/session.h"
 #include "runtime/tokenizer/tokenizer.h"
 
@@ -118,6 +119,10 @@ bool add_indices(const ModelSource& source, offload::Arena& arena, const std::fi
 // Takes what the method keeps from the context, where it was saved with it; else it will be built when it is needed.
 // Throws Error naming the file when it is damaged.
 bool restore_index(Session& session, const offload::Snapshot& snapshot, const Method& method);
+
+// Returns the note of a saved context for one with the same K and V that cannot say what was left out in figures: where
+// the figures of a part count something, or are damaged, all of it was read sparsely. Throws Error naming the file.
+ReadingNote carried_note(const offload::Snapshot& snapshot);
 
 // Returns what a context that was read sparsely has left out; empty where nothing was read sparsely. Throws Error where
 // that is damaged.

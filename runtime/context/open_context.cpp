@@ -31,6 +31,20 @@ PrefillRead saved_prefill_read(const offload::Snapshot& snapshot) {
   }
 }
 
+ReadingNote carried_note(const offload::Snapshot& snapshot) {
+  using Kind = PrefillOptions::Kind;
+  ReadingNote note = read_note(snapshot.description().note, snapshot.path().string());
+  if (note.prefill.kind != Kind::sparse && !reads_all(note.prefill, snapshot.token_count())) return note;
+  try {
+    const bool counted = std::ranges::count(snapshot.attachments(), prefill_read_name) > 0;
+    if (!counted) return note;
+    note.prefill.kind = left_out(whole_prefill_read(snapshot)) ? Kind::sparse : Kind::exact;
+  } catch (const Error&) {  // --verify says what is damaged
+    note.prefill.kind = Kind::sparse;
+  }
+  return note;
+}
+
 bool restore_index(Session& session, const offload::Snapshot& snapshot, const Method& method) {
   if (method.state_key().empty()) return false;
   const auto saved = snapshot.attachment(method.state_key());

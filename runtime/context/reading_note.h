@@ -23,7 +23,7 @@ struct ReadingNote {
 
 std::string write_note(const ReadingNote& note);
 
-// Whether everything was attended to and no input rounded.
+// Returns whether everything was attended to and no input rounded.
 bool reads_exactly(const ReadingNote& note);
 
 // The inverse of write_note. Throws Error naming `file` when a word is missing, unknown or out of range: a context must

@@ -106,6 +106,28 @@ TEST_F(SparseIngestTest, NorIsItWhereMoreIsAddedToSuchAOne) {
   EXPECT_EQ(said_of(path).find("nobody knows"), std::string::npos) << said_of(path);
 }
 
+// Its note is that of the exact part.
+TEST_F(SparseIngestTest, APartThatWasReadSparselyIsNotedWhereItsFiguresAreNotCarried) {
+  const auto kind_of = [&](const PrefillRead& read) {
+    const std::filesystem::path path = folder.path() / "part.hay";
+    Session session(model, arena, {});
+    const std::vector<std::int32_t> tokens{5};
+    session.append(tokens);
+    const std::vector<offload::SnapshotTail> tails = session.cache().tails();
+    std::vector<offload::TailImage> images;
+    for (const offload::SnapshotTail& tail : tails) images.push_back(tail.image());
+    const offload::SnapshotAttachment figures{std::string(prefill_read_name), save_prefill_read(read)};
+    offload::save_snapshot(path, describe_context(source, {}), session.cache().store(), tokens, images, true,
+                           {&figures, 1});
+    return carried_note(offload::Snapshot::open(path)).prefill.kind;
+  };
+  gpu::SparseRead left, whole;
+  left.visible = 100, left.attended = 20;
+  whole.visible = whole.attended = 100;
+  EXPECT_EQ(kind_of({left}), PrefillOptions::Kind::sparse);
+  EXPECT_EQ(kind_of({whole}), PrefillOptions::Kind::exact);
+}
+
 TEST_F(SparseIngestTest, OfAContextThatKeepsFewerCheckpointsThanItDidNothingOldIsTrusted) {
   const std::filesystem::path path = folder.path() / "fewer.hay";
   options.checkpoints = 4;
