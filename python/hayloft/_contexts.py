@@ -55,17 +55,17 @@ def _pair(layer, index):
     if hasattr(layer, "keys"):
         if layer.keys is None:
             raise _core.Error(f"layer {index}: holds no keys, of a recurrent layer or of nothing that was read")
-        return _filled(layer, index)
+        return _filled(layer, index) if hasattr(layer, "get_seq_length") else (layer.keys, layer.values)
     if len(layer) < 2 or layer[0] is None:
         raise _core.Error(f"layer {index}: is no pair of keys and values")
     return layer[0], layer[1]
 
 
 def _filled(layer, index):
-    """Keys and values of a layer of transformers. A static one is longer than what was read, a quantised one holds the newest
-    alone beside numbers of its own."""
+    """Returns keys and values of a layer of transformers. A static one is longer than what was read, a quantised one holds
+    the newest alone beside numbers of its own."""
     held = layer.keys.shape[-2] if len(layer.keys.shape) == 4 else 0
-    read = int(layer.get_seq_length()) if hasattr(layer, "get_seq_length") else held
+    read = int(layer.get_seq_length())
     if held < read and not getattr(layer, "is_sliding", False):
         raise _core.Error(
             f"layer {index}: holds keys of {held} of the {read} tokens that were read, as a quantised cache does; "

@@ -51,7 +51,7 @@ def _require_causal(mask):
 
 
 def mask(*args, **kwargs):
-    """The mask of a layer: none where everything is attended to, PyTorch's for a sliding window."""
+    """Returns the mask of a layer: none where everything is attended to, PyTorch's for a sliding window."""
     padding = kwargs.get("attention_mask")
     if padding is not None and not bool(padding.all()):
         raise _core.Error("the attention mask hides tokens: hayloft's cache takes one sequence without padding")

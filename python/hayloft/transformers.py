@@ -65,7 +65,7 @@ class Cache(DynamicCache):
 
     @property
     def read_by(self):
-        """How the saved context was read that it was opened from, as "window w=32 s=4"; empty where exactly."""
+        """Says how the saved context was read that it was opened from, as "window w=32 s=4"; empty where exactly."""
         return self._open.read_by if self._open else ""
 
     def length(self, layer):
@@ -79,10 +79,10 @@ class Cache(DynamicCache):
         super().reset()
         self._open = None
 
-    def crop(self, *args, **kwargs):
+    def crop(self, *args, **kwargs):  # the number has another name in each version
         for layer in self.layers:  # before a sliding-window layer forgets tokens that the store keeps
             if isinstance(layer, StoreLayer):
-                layer.crop(*args, **kwargs)
+                layer.crop(*args, *kwargs.values())
         super().crop(*args, **kwargs)
 
     def __deepcopy__(self, memo):
@@ -175,7 +175,7 @@ class _Handed:
         self.layer, self._states, self._what = layer, states, what
 
     def take(self, module):
-        """The states, for the attention that adds them to the store."""
+        """Returns the states, for the attention that adds them to the store."""
         if self._states is None:
             raise _core.Error(
                 f"{type(module).__name__}: shares the {self._what} of layer {self.layer._index}, which hayloft's cache "
@@ -202,7 +202,7 @@ def _rows(states):
 
 
 def _kept(handed, module):
-    """Keys or values as _rows(). Raises Error where 16 bits do not hold them."""
+    """Returns keys or values as _rows() does. Raises Error where 16 bits do not hold them."""
     rows = _rows(handed.take(module))
     largest = float(np.abs(rows).max())
     if not largest < 65520:  # what is smaller rounds to 65504 at most
@@ -310,7 +310,9 @@ def install(*methods):
             if str(self.config._attn_implementation).startswith(PREFIX):
                 cached = _uses_cache(self, args[1] if len(args) > 1 else kwargs.get("generation_config"), kwargs)
                 given = [kwargs.get(name) for name in ("past_key_values", "cache")]  # the latter is its newer name
-                if cached and given == [None, None]:
+                if not cached:
+                    kwargs["use_cache"] = False  # whichever of several configurations this version goes by
+                elif given == [None, None]:
                     kwargs["past_key_values"] = Cache(self.config.get_text_config(decoder=True))
                 if not cached and any(isinstance(each, Cache) for each in given):
                     raise _core.Error("a cache is given beside use_cache=False: leave one of them out")
@@ -324,20 +326,19 @@ def install(*methods):
 
 
 def _implementations(config):
-    """The attention of a model and of its parts (text, images), as set_attn_implementation() takes it."""
+    """Returns the attention of a model and of its parts (text, images), as set_attn_implementation() takes it."""
     own = config._attn_implementation
-    parts = {name: getattr(config, name)._attn_implementation for name in getattr(config, "sub_configs", {})
+    parts = {name: _implementations(getattr(config, name)) for name in getattr(config, "sub_configs", {})
              if getattr(config, name, None) is not None}
     return {"": own, **parts} if any(each != own for each in parts.values()) else own
 
 
 def _uses_cache(model, generation_config, kwargs):
-    """Whether generate() would make a cache: the call says so, or else its configuration, or else the model's."""
-    for says in (kwargs.get("use_cache"), getattr(generation_config, "use_cache", None),
-                 getattr(getattr(model, "generation_config", None), "use_cache", None)):
-        if says is not None:
-            return bool(says)
-    return True
+    """Returns whether generate() makes a cache: as the call says, or else unless one of the configurations says no."""
+    if kwargs.get("use_cache") is not None:
+        return bool(kwargs["use_cache"])
+    configurations = (generation_config, getattr(model, "generation_config", None), model.config)
+    return all(getattr(each, "use_cache", None) is not False for each in configurations)
 
 
 def uninstall():

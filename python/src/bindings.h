@@ -37,13 +37,13 @@ class ArrayView {
   runtime::TensorView tensor_;
 };
 
-// A new array of NumPy's of that shape: with whatever is there, and with the values.
+// Make an array of NumPy's of that shape: with whatever is there, and with the values.
 template <class T>
 py::object empty_array(const std::vector<std::int64_t>& shape);
 template <class T>
 py::object make_array(const std::vector<T>& values, const std::vector<std::int64_t>& shape);
 
-// Text as the system has it, such as the name of a file: bytes that are no UTF-8 stay as Python's os.fsdecode has them.
+// Decodes text of the system's, such as the name of a file: bytes that are no UTF-8 stay as os.fsdecode has them.
 py::str system_text(std::string_view text);
 
 // A signal (Ctrl-C) that has arrived meanwhile becomes its exception. To be called without the interpreter's lock.

@@ -163,7 +163,7 @@ class OpenCache {
 
   const std::vector<std::int32_t>& tokens() const { return tokens_; }
 
-  // How the context was read that it was opened from; empty where exactly.
+  // Says how the context was read that it was opened from; empty where exactly.
   std::string read_by() const {
     const auto read = static_cast<std::int64_t>(tokens_.size());
     std::string label = runtime::reads_all(reading_.prefill, read) ? "" : runtime::prefill_label(reading_.prefill);

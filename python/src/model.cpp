@@ -95,7 +95,12 @@ void bind_model(py::module_& module) {
       }))
       .def_property_readonly("path", [](const OpenModel& model) { return system_text(model.path.string()); })
       .def_property_readonly("config", [](const OpenModel& model) { return config_dict(model.model.config()); })
-      .def_property_readonly("notes", [](const OpenModel& model) { return model.model.notes(); })
+      .def_property_readonly("notes",
+                             [](const OpenModel& model) {
+                               py::list notes;  // which begin with the name of a file
+                               for (const std::string& note : model.model.notes()) notes.append(system_text(note));
+                               return notes;
+                             })
       .def_property_readonly("weight_bytes", [](const OpenModel& model) { return model.model.weight_bytes(); })
       .def_property_readonly("end_of_turn",
                              [](const OpenModel& model) { return runtime::end_of_turn_tokens(model.tokenizer); })

@@ -104,13 +104,14 @@ class OpenSession {
       progress(done, total);
     };
     const std::int64_t before = session_.tokens();
-    note_reading(static_cast<std::int64_t>(tokens.size()));
     try {
       session_.append(tokens, report);
     } catch (...) {
+      note_reading(before);
       keep(std::span(tokens).first(static_cast<std::size_t>(session_.tokens() - before)));
       throw;
     }
+    note_reading(before);
     keep(tokens);
   }
 
@@ -176,7 +177,7 @@ class OpenSession {
     return {drawn, drafting.figures()};
   }
 
-  // Chunk by chunk, as Session::score goes through them anyway, into logits [tokens, vocabulary].
+  // Writes logits [tokens, vocabulary], chunk by chunk, as Session::score goes through them anyway.
   void score(const std::vector<std::int32_t>& tokens, float* logits) {
     const Use use(*this);
     for (std::span<const std::int32_t> left(tokens); !left.empty();) {
@@ -248,19 +249,22 @@ class OpenSession {
     std::unique_lock<std::mutex> lock;
   };
 
-  // Before so many tokens are read. There is one note: where a part was read by a window or topk that left something
-  // out, it says of all of the context what it says of that part. What is read sparsely is counted instead.
-  void note_reading(std::int64_t tokens) {
+  // Notes how all behind the first `before` tokens was read. There is one note: where a part was read by a window or
+  // topk that left something out, it says of all of the context what it says of that part. What is read sparsely is
+  // counted instead.
+  void note_reading(std::int64_t before) {
     using Kind = runtime::PrefillOptions::Kind;
     const runtime::PrefillOptions& now = session_.prefill_options();
-    const std::int64_t total = session_.tokens() + tokens;
+    const std::int64_t total = session_.tokens();
+    if (total == before) return;
     const bool by_parts = read_by_.kind != Kind::sparse;
-    if (by_parts ? !runtime::reads_all(read_by_, session_.tokens()) : !counts_all()) return;
+    if (by_parts ? !runtime::reads_all(read_by_, before) : !counts_all()) return;
     const bool leaves_out = now.kind != Kind::sparse && !runtime::reads_all(now, total);
     if (leaves_out || (by_parts && !runtime::reads_all(read_by_, total))) read_by_ = now;
   }
 
-  // False of a context that was read sparsely and saved without its figures, or whose figures are damaged.
+  // Returns false of a context that was read sparsely and saved without its figures, or whose figures are damaged; also
+  // of one that was read by a window or topk that left something out, which its note says.
   bool counts_all() const { return session_.context_read_by().empty(); }
 
   // Notes tokens that have been read. Others may ask for the list meanwhile, which they do with the interpreter's lock.

@@ -77,11 +77,13 @@ def test_parts_of_a_model_get_their_own_attention_back(machine):
     model = AutoModelForImageTextToText.from_config(config, attn_implementation={"text_config": "eager", "vision_config": "sdpa"}).eval()
 
     def attention():
-        return model.config.text_config._attn_implementation, model.config.vision_config._attn_implementation
+        parts = model.config, model.config.text_config, model.config.vision_config
+        return [each._attn_implementation for each in parts]
 
-    assert attention() == ("eager", "sdpa")
+    before = attention()
+    assert before[1:] == ["eager", "sdpa"]
     model.generate(random_ids(20), attn_implementation="hayloft:dense", max_new_tokens=2, do_sample=False)
-    assert attention() == ("eager", "sdpa")
+    assert attention() == before
 
 
 def test_a_mask_of_too_few_tokens_is_refused(machine):
@@ -121,7 +123,7 @@ def test_a_crop_that_is_refused_leaves_sliding_windows_whole(machine):
             model(ids[:, :5], past_key_values=cache)
             if cropped:
                 with pytest.raises(hayloft.Error, match="cannot forget"):
-                    cache.crop(-1 if transformers.__version__ >= "5" else 4)
+                    cache.crop(-1 if int(transformers.__version__.split(".")[0]) >= 5 else 4)
             made.append(model(ids[:, 5:], past_key_values=cache).logits)
     assert torch.equal(*made)
 

@@ -163,7 +163,7 @@ std::vector<std::int32_t> read_ids(const TensorView& tensor, const std::string& 
   return ids;
 }
 
-// The note that export_context() wrote.
+// Reads the note that export_context() wrote. Throws Error where it is none.
 ReadingNote read_reading(const TensorView& tensor, const std::string& file) {
   std::string note;
   for (const std::int32_t character : read_ids(tensor, fmt::format("{}: {}", file, reading_name))) {

@@ -65,7 +65,7 @@ ContextTokens save_context(const Cache& cache, std::span<const std::int32_t> tok
                            const std::map<int, offload::SnapshotTail>& windows, const ContextModel& model,
                            const std::filesystem::path& path, bool overwrite = false, const ReadingNote& reading = {});
 
-// The same from a file. Tensors that have no place in it are refused.
+// Does the same from a file. Throws Error also on tensors that have no place in it and on a `reading` that is no note.
 ContextTokens import_context(const std::filesystem::path& input, const ContextModel& model, gpu::Backend& backend,
                              offload::Arena& arena, const CacheOptions& options, const std::filesystem::path& path);
 

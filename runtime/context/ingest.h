@@ -62,8 +62,8 @@ struct IngestResult {
   std::int64_t read = 0;          // tokens read into K and V by this run
   double seconds = 0;             // of reading, the choice of columns counted in
   ColumnChoice columns = {};      // where this run has made one
-  // Of the whole context, where it was read sparsely; of this reading where nobody knows what was left out before.
-  PrefillRead prefill_read = {};
+  PrefillRead prefill_read = {};  // of the whole context, where it was read sparsely
+  bool counts_all = true;         // false: prefill_read is of this run, and nobody knows what was left out before
   std::uint64_t file_bytes = 0;
 };
 
@@ -121,7 +121,8 @@ bool add_indices(const ModelSource& source, offload::Arena& arena, const std::fi
 bool restore_index(Session& session, const offload::Snapshot& snapshot, const Method& method);
 
 // Returns the note of a saved context for one with the same K and V that cannot say what was left out in figures: where
-// the figures of a part count something, or are damaged, all of it was read sparsely. Throws Error naming the file.
+// those of a part count something, or are damaged, all of it was read sparsely; where nothing was left out, exactly.
+// Throws Error naming the file where the note is none.
 ReadingNote carried_note(const offload::Snapshot& snapshot);
 
 // Returns what a context that was read sparsely has left out; empty where nothing was read sparsely. Throws Error where

@@ -34,7 +34,10 @@ PrefillRead saved_prefill_read(const offload::Snapshot& snapshot) {
 ReadingNote carried_note(const offload::Snapshot& snapshot) {
   using Kind = PrefillOptions::Kind;
   ReadingNote note = read_note(snapshot.description().note, snapshot.path().string());
-  if (note.prefill.kind != Kind::sparse && !reads_all(note.prefill, snapshot.token_count())) return note;
+  if (note.prefill.kind != Kind::sparse) {
+    if (!reads_all(note.prefill, snapshot.token_count())) return note;
+    note.prefill.kind = Kind::exact;
+  }
   try {
     const bool counted = std::ranges::count(snapshot.attachments(), prefill_read_name) > 0;
     if (!counted) return note;

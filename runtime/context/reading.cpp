@@ -56,6 +56,7 @@ void finish(ContextFile file, Session& session, Run& run, IngestResult& result) 
   result.seconds += seconds_since(start);
   if (!beside.empty()) result.read += static_cast<std::int64_t>(rest.size());
   result.prefill_read = std::move(end.prefill_read);
+  result.counts_all = run.counts_all;
   if (!run.counts_all) std::erase_if(beside, [](const auto& each) { return each.name == whole_prefill_read_name; });
   for (offload::SnapshotAttachment& loss : attached_prefill_read(session, run)) beside.push_back(std::move(loss));
   // Ranks leave those areas where they are: a second file of each would be one more thing to agree on.

@@ -216,7 +216,8 @@ class IngestCommand : public Command {
     }
     const std::string read_so = runtime::prefill_read_line(result.prefill_read);
     if (!read_so.empty()) {
-      note("read sparsely: {}\n", read_so);
+      note("read sparsely: {}{}\n", read_so,
+           result.counts_all ? "" : ", of what this run has read; what was left out before is not known");
       if (machine_.verbose) note("{}", runtime::prefill_read_table(result.prefill_read));
     }
     if (result.columns.recall) note("{}\n", runtime::column_choice_line(result.columns, result.seconds));

@@ -62,7 +62,7 @@ void read_gguf_layers(const Keys& keys, ModelConfig& config) {
                     keys.file(), keys.architecture(), window));
   }
   if (keys.is("qwen35") || keys.is("qwen35moe")) read_recurrent_blocks(keys, config);
-  // A switch of Granite's alone; in other architectures the key says how a model was trained.
+  // It is a switch of Granite's alone; in other architectures the key says how a model was trained.
   const bool rotates = keys.boolean_or("rope.scaling.finetuned", true) || !keys.is("granite");
   if (keys.is("granitemoe") && !keys.boolean_or("rope.scaling.finetuned", true)) {
     keys.refuse("rope.scaling.finetuned", "true or absent: versions of llama.cpp differ in whether it ends RoPE here");

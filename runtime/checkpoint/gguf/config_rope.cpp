@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "offload/error.h"
 #include "runtime/checkpoint/gguf/config.h"
@@ -28,8 +29,13 @@ std::vector<float> read_factors(const Keys& keys, const Tensors& tensors, const 
   return numbers;
 }
 
-// Notes keys that count here, as in transformers, and not in llama.cpp's reading of the architecture.
+// Notes keys that count here, as in transformers, and not in llama.cpp's reading of the architecture; and one that
+// counts in neither, into which converters write either of two numbers: the magnitude, or a factor of it.
 void note_yarn(const Keys& keys, const RopeParameters& rope, std::vector<std::string>& notes) {
+  if (constexpr const char* passed = "rope.scaling.yarn_attn_factor"; keys.contains(passed)) {
+    notes.push_back(fmt::format("{}: {}.{} is passed over, as llama.cpp has it: converters write two numbers there",
+                                keys.file(), keys.architecture(), passed));
+  }
   const bool mistral = keys.is("mistral3");
   std::string names;
   const auto note = [&](bool differs, const char* name) {
@@ -38,7 +44,6 @@ void note_yarn(const Keys& keys, const RopeParameters& rope, std::vector<std::st
   note(!mistral && rope.beta_fast != 32, "yarn_beta_fast");
   note(!mistral && rope.beta_slow != 1, "yarn_beta_slow");
   note(!mistral && rope.mscale_all > 0, "yarn_log_multiplier");
-  note(keys.contains("rope.scaling.yarn_attn_factor"), "yarn_attn_factor");
   if (names.empty()) return;
   notes.push_back(
       fmt::format("{}: {} of {}.rope.scaling count, as the models' makers have it; llama.cpp passes them over in this "
@@ -50,8 +55,12 @@ void read_yarn(const Keys& keys, RopeParameters& rope, std::vector<std::string>&
   rope.scaling = RopeScaling::yarn;
   rope.beta_fast = keys.positive_or("rope.scaling.yarn_beta_fast", 32);
   rope.beta_slow = keys.positive_or("rope.scaling.yarn_beta_slow", 1);
-  if (keys.contains("rope.scaling.yarn_attn_factor")) {
-    rope.attention_factor = keys.positive("rope.scaling.yarn_attn_factor");
+  if (constexpr const char* whole = "rope.scaling.attn_factor"; keys.is("olmo2") && keys.contains(whole)) {
+    rope.attention_factor = std::exchange(rope.magnitude, 1);
+    notes.push_back(
+        fmt::format("{}: {}.{} is the whole magnitude of YaRN, as OLMo's makers have it; llama.cpp multiplies "
+                    "its own by it",
+                    keys.file(), keys.architecture(), whole));
   }
   if (keys.nonzero_or("rope.scaling.yarn_log_multiplier", 0) > 0) {
     rope.mscale = 1;

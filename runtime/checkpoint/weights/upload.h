@@ -49,7 +49,8 @@ class WeightUpload {
   // One that stays as the checkpoint has it, whatever the form of the others.
   gpu::Matrix unquantised(const std::string& name, int rows, int cols);
 
-  // Like it, of numbers that are finite: what a gate makes of infinity is a number again.
+  // Does the same for a matrix that a gate is computed by: what a gate makes of infinity is a number again, so that one
+  // whose numbers are not all finite throws Error.
   gpu::Matrix gate(const std::string& name, int rows, int cols);
 
   // Returns, of the rows of each head of a matrix [heads][2 d][cols], the first d (half 0) or the last (1): [heads

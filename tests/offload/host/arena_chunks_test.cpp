@@ -183,6 +183,10 @@ TEST_F(ArenaTest, MemoryTheSystemRefusesIsAnErrorAndSmallerRequestsSucceed) {
   std::ifstream("/proc/self/statm") >> pages;
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  struct Restore {
+    rlimit limit;
+    ~Restore() { setrlimit(RLIMIT_AS, &limit); }
+  } const restore{before};
   Arena arena(topology_, options(std::uint64_t{64} << 30, std::uint64_t{1} << 30));
   rlimit tight = before;
   tight.rlim_cur = pages * 4096 + 64 * MiB;

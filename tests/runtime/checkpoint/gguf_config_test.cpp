@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/rope.h"
 #include "tests/support/gguf_image.h"
 #include "tests/support/refusal.h"
 #include "tests/support/temporary_folder.h"
@@ -56,6 +57,8 @@ class GgufConfig : public ::testing::Test {
     image.set(architecture + ".rope.scaling.factor", 8.0f);
     return image;
   }
+
+  static float magnitude_of(const ModelConfig& config) { return rope_table(config.global_rope, 256).magnitude; }
 
   ModelConfig read(const test::GgufImage& image) const {
     return read_config(File(folder_.write("m.gguf", image.bytes())));
@@ -126,14 +129,32 @@ TEST_F(GgufConfig, YarnsKeysThatLlamaCppPassesOverAreNoted) {
   EXPECT_TRUE(read(image).notes.empty());
   image = with_yarn("qwen3");
   image.set("qwen3.rope.scaling.yarn_beta_fast", 4.0f);
-  image.set("qwen3.rope.scaling.yarn_attn_factor", 1.5f);
   const std::vector<std::string> notes = read(image).notes;
   ASSERT_EQ(notes.size(), 1u);
-  EXPECT_NE(notes[0].find("m.gguf: yarn_beta_fast, yarn_attn_factor of qwen3.rope.scaling count"), std::string::npos)
-      << notes[0];
+  EXPECT_NE(notes[0].find("m.gguf: yarn_beta_fast of qwen3.rope.scaling count"), std::string::npos) << notes[0];
   image = with_yarn("mistral3");
   image.set("mistral3.rope.scaling.yarn_beta_fast", 4.0f);
   EXPECT_TRUE(read(image).notes.empty());
+}
+
+// As in DeepSeek's Qwen 3 of 8B, whose attn_factor no program takes for the magnitude.
+TEST_F(GgufConfig, YarnsOwnMagnitudeStaysBesideAFactorOfTwoMeanings) {
+  test::GgufImage image = with_yarn("qwen3");
+  image.set("qwen3.rope.scaling.yarn_attn_factor", 0.878f);
+  const ModelConfig config = read(image);
+  EXPECT_EQ(magnitude_of(config), magnitude_of(read(with_yarn("qwen3"))));
+  ASSERT_EQ(config.notes.size(), 1u);
+  EXPECT_NE(config.notes[0].find("yarn_attn_factor is passed over"), std::string::npos) << config.notes[0];
+}
+
+TEST_F(GgufConfig, OfOlmosYarnTheFactorIsTheMagnitude) {
+  test::GgufImage image = with_yarn("olmo2");
+  image.set("olmo2.rope.scaling.attn_factor", 1.2079f);
+  const ModelConfig config = read(image);
+  EXPECT_FLOAT_EQ(magnitude_of(config), 1.2079f);
+  ASSERT_EQ(config.notes.size(), 1u);
+  EXPECT_NE(config.notes[0].find("olmo2.rope.scaling.attn_factor is the whole magnitude"), std::string::npos)
+      << config.notes[0];
 }
 
 TEST_F(GgufConfig, SectionsThatLeavePairsOutAreNoted) {

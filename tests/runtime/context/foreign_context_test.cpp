@@ -126,6 +126,7 @@ TEST_F(ForeignContextTest, HowItWasReadGoesOutAndComesBack) {
   const Session session(computed, arena, reading, exact);
   ReadingNote note;
   note.prefill.kind = PrefillOptions::Kind::topk;
+  note.prefill.window = 32;
   note.prefill.k = {24, 0};
   note.products = gpu::Products::int8;
   save_context(session.cache(), exact.tokens(), {}, model, folder / "topk.hay", false, note);
@@ -134,6 +135,11 @@ TEST_F(ForeignContextTest, HowItWasReadGoesOutAndComesBack) {
   const ReadingNote back = read_note(offload::Snapshot::open(folder / "again.hay").description().note, "again.hay");
   EXPECT_EQ(prefill_label(back.prefill), prefill_label(note.prefill));
   EXPECT_EQ(back.products, gpu::Products::int8);
+  ReadingNote longer;
+  longer.prefill = {.kind = PrefillOptions::Kind::window, .window = 4096};
+  save_context(session.cache(), exact.tokens(), {}, model, folder / "longer.hay", false, longer);
+  export_context(offload::Snapshot::open(folder / "longer.hay"), arena, folder / "longer.safetensors");
+  EXPECT_FALSE(SafetensorsFile(folder / "longer.safetensors").contains("reading")) << "the window left nothing out";
 }
 
 TEST_F(ForeignContextTest, WhatDoesNotFitIsRefusedAndLeavesNothing) {
