@@ -149,6 +149,16 @@ def test_ways_of_reading_that_left_nothing_out_say_nothing_of_others(small_model
             assert (said == "exact") == exact, (first, then, said)
 
 
+def test_a_reading_that_fails_before_it_begins_is_not_noted(small_model, tmp_path):
+    model = small_model("llama")
+    model.session(chunk_tokens=128, block_tokens=64).append(np.random.default_rng(5).integers(3, 128, 600)).save(tmp_path / "exact.hay")
+    session = model.open(tmp_path / "exact.hay", prefill="window:window=16:sinks=4")
+    with pytest.raises(hayloft.Error):
+        session.append([-1])
+    session.save(tmp_path / "again.hay")
+    assert model.open(tmp_path / "again.hay").attention == "exact"
+
+
 def test_what_nobody_knows_of_a_context_stays_unknown(small_model, tmp_path):
     model = small_model("llama")
     ids = np.random.default_rng(4).integers(3, 128, 600)
