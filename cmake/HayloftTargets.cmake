@@ -62,7 +62,7 @@ endif()
 
 # hayloft_compile_together(TARGET SOURCES...): one unit for each fourteen files of a library, or of a folder of tests. Files
 # that are compiled for each instruction set stay alone; those that use Boost's headers have units of their own.
-# Of those that are compiled for each instruction set the arithmetic of pointers is not watched either.
+# The sanitizers do not watch arithmetic of pointers in those that are compiled for each instruction set.
 function(hayloft_compile_together target)
   if(HAYLOFT_UNITY)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)

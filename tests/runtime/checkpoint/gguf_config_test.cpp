@@ -18,7 +18,7 @@ using Ids = std::vector<std::int32_t>;
 
 class GgufConfig : public ::testing::Test {
  protected:
-  // A model of two layers, without all tensors but the one that says how many tokens there are.
+  // Makes a model of two layers, without all tensors but the one that says how many tokens there are.
   static test::GgufImage model(const std::string& architecture) {
     test::GgufImage image;
     image.set("general.architecture", architecture);

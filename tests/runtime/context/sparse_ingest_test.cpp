@@ -26,7 +26,7 @@ class SparseIngestTest : public IngestTest {
     return prefill_read_line(saved_prefill_read(offload::Snapshot::open(path)));
   }
 
-  // The text in a context of that name, which does not say what it left out.
+  // Reads the text into a context of that name, which does not say what it left out.
   std::filesystem::path without_figures(const std::string& name) {
     const std::filesystem::path path = folder.path() / name;
     Session session(model, arena, options.session);
