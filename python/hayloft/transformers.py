@@ -311,11 +311,11 @@ def install(*methods):
                 cached = _uses_cache(self, args[1] if len(args) > 1 else kwargs.get("generation_config"), kwargs)
                 given = [kwargs.get(name) for name in ("past_key_values", "cache")]  # the latter is its newer name
                 if not cached:
+                    if any(isinstance(each, Cache) for each in given):
+                        raise _core.Error("a cache is given beside use_cache=False: leave one of them out")
                     kwargs["use_cache"] = False  # whichever of several configurations this version goes by
                 elif given == [None, None]:
                     kwargs["past_key_values"] = Cache(self.config.get_text_config(decoder=True))
-                if not cached and any(isinstance(each, Cache) for each in given):
-                    raise _core.Error("a cache is given beside use_cache=False: leave one of them out")
             return generate(self, *args, **kwargs)
         finally:
             if attn_implementation is not None:

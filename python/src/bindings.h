@@ -37,7 +37,7 @@ class ArrayView {
   runtime::TensorView tensor_;
 };
 
-// Make an array of NumPy's of that shape: with whatever is there, and with the values.
+// These make an array of NumPy's of that shape: with whatever is there, and with the values.
 template <class T>
 py::object empty_array(const std::vector<std::int64_t>& shape);
 template <class T>

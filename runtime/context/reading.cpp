@@ -35,7 +35,8 @@ struct Run {
   cluster::Communicator& ranks() const { return options.session.peers(); }
 };
 
-// For a checkpoint where the session is now; also where a sparse reading has met no layer that it could leave out of.
+// Returns what a checkpoint where the session is now says; also where a sparse reading has met no layer that it could
+// leave out of.
 std::vector<offload::SnapshotAttachment> attached_prefill_read(const Session& session, Run& run) {
   const bool sparse = session.prefill_options().kind == PrefillOptions::Kind::sparse;
   if (!run.counts_all || (!sparse && session.prefill_read().empty())) return {};

@@ -13,7 +13,7 @@ IngestResult begin_reading(const ModelSource& source, offload::Arena& arena, con
                            const std::vector<std::int32_t>& tokens, const IngestOptions& options,
                            const PrefillProgress& progress);
 
-// From where `snapshot` ends, which is that of the file, or one that it goes back to from `back_from`. Where
+// Reads on from where `snapshot` ends, that of the file or one that it goes back to from `back_from`. Where
 // prefill_read_at() does not know what had been read sparsely there, the context goes on without saying it.
 IngestResult go_on_reading(const ModelSource& source, offload::Arena& arena, ContextFile file,
                            const offload::Snapshot& snapshot, const offload::Snapshot* back_from,

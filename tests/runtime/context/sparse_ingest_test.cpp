@@ -26,17 +26,24 @@ class SparseIngestTest : public IngestTest {
     return prefill_read_line(saved_prefill_read(offload::Snapshot::open(path)));
   }
 
-  // Reads the text into a context of that name, which does not say what it left out.
-  std::filesystem::path without_figures(const std::string& name) {
+  // Reads tokens into a context of that name, beside which lies no more than is given.
+  std::filesystem::path saved(const std::string& name, const SessionOptions& reading,
+                              const std::vector<std::int32_t>& tokens,
+                              std::span<const offload::SnapshotAttachment> beside = {}) {
     const std::filesystem::path path = folder.path() / name;
-    Session session(model, arena, options.session);
-    const std::vector<std::int32_t> tokens = tokenizer.encode_prompt(text);
+    Session session(model, arena, reading);
     session.append(tokens);
     const std::vector<offload::SnapshotTail> tails = session.cache().tails();
     std::vector<offload::TailImage> images;
     for (const offload::SnapshotTail& tail : tails) images.push_back(tail.image());
-    offload::save_snapshot(path, describe_context(source, options.session), session.cache().store(), tokens, images);
+    offload::save_snapshot(path, describe_context(source, reading), session.cache().store(), tokens, images, true,
+                           beside);
     return path;
+  }
+
+  // Reads the text into a context of that name, which does not say what it left out.
+  std::filesystem::path without_figures(const std::string& name) {
+    return saved(name, options.session, tokenizer.encode_prompt(text));
   }
 
   // Says how exact an answer behind the context is.
@@ -109,17 +116,8 @@ TEST_F(SparseIngestTest, NorIsItWhereMoreIsAddedToSuchAOne) {
 // Its note is that of the exact part.
 TEST_F(SparseIngestTest, APartThatWasReadSparselyIsNotedWhereItsFiguresAreNotCarried) {
   const auto kind_of = [&](const PrefillRead& read) {
-    const std::filesystem::path path = folder.path() / "part.hay";
-    Session session(model, arena, {});
-    const std::vector<std::int32_t> tokens{5};
-    session.append(tokens);
-    const std::vector<offload::SnapshotTail> tails = session.cache().tails();
-    std::vector<offload::TailImage> images;
-    for (const offload::SnapshotTail& tail : tails) images.push_back(tail.image());
     const offload::SnapshotAttachment figures{std::string(prefill_read_name), save_prefill_read(read)};
-    offload::save_snapshot(path, describe_context(source, {}), session.cache().store(), tokens, images, true,
-                           {&figures, 1});
-    return carried_note(offload::Snapshot::open(path)).prefill.kind;
+    return carried_note(offload::Snapshot::open(saved("part.hay", {}, {5}, {&figures, 1}))).prefill.kind;
   };
   gpu::SparseRead left, whole;
   left.visible = 100, left.attended = 20;
