@@ -54,10 +54,26 @@ enum class State : std::uint8_t { ready, waiting, returned };
 struct Thread {
   Fiber fiber;
   uint3 index;
-  State state;
   bool started;
   Site site;  // while waiting
 };
+
+// Copies what a lane brings: by moves, as std::memcpy() of a number of bytes goes by way of the sanitizer.
+void copy(std::byte* to, const void* from, std::size_t bytes) {
+  switch (bytes) {
+    case 4:
+      std::memcpy(to, from, 4);
+      return;
+    case 8:
+      std::memcpy(to, from, 8);
+      return;
+    case 16:
+      std::memcpy(to, from, 16);
+      return;
+    default:
+      if (bytes > 0) std::memcpy(to, from, bytes);
+  }
+}
 
 std::string text(uint3 v) {
   return fmt::format("({}, {}, {})", v.x, v.y, v.z);
@@ -85,6 +101,7 @@ class Machine {
   };
 
   std::vector<std::unique_ptr<Thread>> threads_;  // as many as the largest block yet
+  std::vector<State> states_;                     // of each thread
   std::vector<Warp> warps_;
   std::vector<unsigned> ready_;
   Meeting block_;
@@ -105,15 +122,15 @@ std::string Machine::run(const Grid& grid, const std::function<void()>& kernel, 
   count_ = grid.threads.x * grid.threads.y * grid.threads.z;
   while (threads_.size() < count_) threads_.push_back(std::make_unique<Thread>());
   warps_.resize((count_ + kLanes - 1) / kLanes);
+  states_.resize(threads_.size());
   body_ = [&] {
-    Thread& thread = *threads_[current_];
     try {
       kernel();
     } catch (const Unwound&) {
     } catch (const std::exception& error) {
       failure_ = fmt::format("exception in thread {} of block {}: {}", text(threadIdx), text(blockIdx), error.what());
     }
-    thread.state = State::returned;
+    states_[current_] = State::returned;
     return next();
   };
   void* memory = nullptr;
@@ -152,7 +169,7 @@ void Machine::run_block() {
   for (unsigned i = 0; i < count_; ++i) {
     Thread& thread = *threads_[i];
     thread.index = {i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y)};
-    thread.state = State::ready;
+    states_[i] = State::ready;
     thread.started = false;
     thread.fiber.start(body_);
     ready_.push_back(i);
@@ -161,7 +178,7 @@ void Machine::run_block() {
   if (failure_.empty()) failure_ = stuck();
   if (failure_.empty()) return;
   for (unsigned i = 0; i < count_; ++i) {
-    if (threads_[i]->started && threads_[i]->state != State::returned) make_current(i)->enter();
+    if (threads_[i]->started && states_[i] != State::returned) make_current(i)->enter();
   }
 }
 
@@ -198,11 +215,11 @@ void Machine::meet(Meeting& meeting, unsigned expected, unsigned first, const Si
   if (++meeting.waiting == expected) {
     meeting.waiting = 0;
     for (unsigned i = first; i < first + expected; ++i) {
-      threads_[i]->state = State::ready;
+      states_[i] = State::ready;
       ready_.push_back(i);
     }
   } else {
-    thread.state = State::waiting;
+    states_[current_] = State::waiting;
     thread.site = site;
   }
   thread.fiber.go_on_with(next());
@@ -218,7 +235,7 @@ Lanes Machine::exchange(const void* value, std::size_t bytes, const Site& site) 
   const unsigned lane = current_ % kLanes;
   Warp& warp = warps_[w];
   auto& table = warp.tables[warp.meetings[lane]++ % 2];
-  if (bytes > 0) std::memcpy(table.data() + lane * Lanes::slot_bytes, value, bytes);
+  copy(table.data() + lane * Lanes::slot_bytes, value, bytes);
   meet(warp.meeting, warp.lanes, w * kLanes, site);
   return {table.data(), static_cast<unsigned>((std::uint64_t{1} << warp.lanes) - 1), static_cast<int>(lane)};
 }
@@ -239,8 +256,8 @@ std::string Machine::stuck() const {
   unsigned returned = 0;
   const Thread* first = nullptr;
   for (unsigned i = 0; i < count_; ++i) {
-    returned += threads_[i]->state == State::returned;
-    if (threads_[i]->state != State::waiting) continue;
+    returned += states_[i] == State::returned;
+    if (states_[i] != State::waiting) continue;
     ++waiting;
     if (!first) first = threads_[i].get();
   }

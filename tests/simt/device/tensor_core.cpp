@@ -1,8 +1,10 @@
 #include "simt/tensor_core.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
+#include <cstring>
 
 #include "offload/half.h"
 
@@ -30,15 +32,68 @@ float add_step(float sum, const double* a, const double* b, std::int64_t element
   double largest = std::fabs(sum);
   for (const double x : products) largest = std::max(largest, std::fabs(x));
   if (!(largest > 0 && largest < kFinite)) largest = 1;  // nothing to cut off, or infinity and NaN
-  double exact = sum;
-  for (const double x : products) exact += cut_off(x, largest);
+  double total = 0;
+  for (const double x : products) total += cut_off(x, largest);
+  const double exact = sum + total;
   const double magnitude = std::fabs(exact);
   return static_cast<float>(magnitude > 0 && magnitude < kFinite ? cut_off(exact, magnitude) : exact);
 }
 
-void widen_pair(unsigned word, double* to) {
-  to[0] = to_float(f16{static_cast<std::uint16_t>(word)});
-  to[1] = to_float(f16{static_cast<std::uint16_t>(word >> 16)});
+// Eight numbers to be added at once.
+using Floats [[gnu::vector_size(32)]] = float;
+using Ints [[gnu::vector_size(32)]] = std::int32_t;
+using Halves [[gnu::vector_size(16)]] = short;
+
+std::int32_t largest_of(const Ints& x) {
+  Ints top = x, other = __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3);
+  top = top > other ? top : other, other = __builtin_shufflevector(top, top, 2, 3, 0, 1, 6, 7, 4, 5);
+  top = top > other ? top : other;
+  return std::max(top[0], top[1]);
+}
+
+std::int32_t sum_of(const Ints& x) {
+  Ints sum = x + __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3);
+  sum += __builtin_shufflevector(sum, sum, 2, 3, 0, 1, 6, 7, 4, 5);
+  return sum[0] + sum[1];
+}
+
+// add_step() of kStep numbers whose products are exact in f32, as those of f16 are. What is cut off goes with a
+// conversion to integers, whose sum is exact.
+float add_exact_step(float sum, const float* a, const float* b) {
+  Floats x, y;
+  std::memcpy(&x, a, sizeof x), std::memcpy(&y, b, sizeof y);
+  const Floats products = x * y;
+  Ints magnitudes;
+  std::memcpy(&magnitudes, &products, sizeof magnitudes), magnitudes &= 0x7fffffff;
+  const std::int32_t top = std::max(std::bit_cast<std::int32_t>(sum) & 0x7fffffff, largest_of(magnitudes));
+  if (top == 0) return sum + 0.0F;
+  constexpr std::int32_t exponent = 1 << 23;  // its lowest bit
+  if (top < 27 * exponent || top >= 253 * exponent) {
+    // Powers of two are needed here that are no normal f32; or there is infinity or NaN.
+    double wide[2][kStep];
+    for (std::int64_t i = 0; i < kStep; ++i) wide[0][i] = a[i], wide[1][i] = b[i];
+    return add_step(sum, wide[0], wide[1], kStep);
+  }
+  const std::int32_t power = top & 0x7f800000;
+  // 2^23 over the power of two below the largest
+  const auto scale = std::bit_cast<float>((277U << 23) - static_cast<std::uint32_t>(power));
+  const Ints places = __builtin_convertvector(products * scale, Ints);  // cuts off
+  const double exact = sum + sum_of(places) * (static_cast<double>(std::bit_cast<float>(power)) * 0x1p-23);
+  const double magnitude = std::fabs(exact);
+  return static_cast<float>(magnitude > 0 && magnitude < kFinite ? cut_off(exact, magnitude) : exact);
+}
+
+// Writes the eight f16 of four registers.
+void widen(const std::array<unsigned, 4>& words, float* to) {
+#ifdef __F16C__
+  const Floats wide = __builtin_ia32_vcvtph2ps256(std::bit_cast<Halves>(words));
+  std::memcpy(to, &wide, sizeof wide);
+#else
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    to[2 * i] = to_float(f16{static_cast<std::uint16_t>(words[i])});
+    to[2 * i + 1] = to_float(f16{static_cast<std::uint16_t>(words[i] >> 16)});
+  }
+#endif
 }
 
 }  // namespace
@@ -50,16 +105,22 @@ float add_up(float sum, const double* a, const double* b, std::int64_t elements)
   return sum;
 }
 
+float add_up_halves(float sum, const float* a, const float* b, std::int64_t elements) {
+  for (std::int64_t begin = 0; begin < elements; begin += kStep) sum = add_exact_step(sum, a + begin, b + begin);
+  return sum;
+}
+
 void add_lane_products(float (&sums)[4], const uint4 (&rows)[4], const uint2 (&columns)[2][4]) {
-  double a[2][16], b[2][16];
-  for (int i = 0; i < 4; ++i) {
-    widen_pair(rows[i].x, a[0] + 2 * i), widen_pair(rows[i].z, a[0] + 8 + 2 * i);
-    widen_pair(rows[i].y, a[1] + 2 * i), widen_pair(rows[i].w, a[1] + 8 + 2 * i);
+  float a[2][16], b[2][16];
+  for (int upper = 0; upper < 2; ++upper) {
+    const auto words = [&](auto&& word) { return std::array{word(0), word(1), word(2), word(3)}; };
+    widen(words([&](int i) { return upper ? rows[i].z : rows[i].x; }), a[0] + 8 * upper);
+    widen(words([&](int i) { return upper ? rows[i].w : rows[i].y; }), a[1] + 8 * upper);
     for (int c = 0; c < 2; ++c) {
-      widen_pair(columns[c][i].x, b[c] + 2 * i), widen_pair(columns[c][i].y, b[c] + 8 + 2 * i);
+      widen(words([&](int i) { return upper ? columns[c][i].y : columns[c][i].x; }), b[c] + 8 * upper);
     }
   }
-  for (int i = 0; i < 4; ++i) sums[i] = add_up(sums[i], a[i / 2], b[i % 2], 16);
+  for (int i = 0; i < 4; ++i) sums[i] = add_up_halves(sums[i], a[i / 2], b[i % 2], 16);
 }
 
 }  // namespace hayloft::simt

@@ -40,11 +40,11 @@ void load_matrices(Warp& warp, const Instruction& in, Mask lanes) {
 template <unsigned k>
 void multiply(Warp& warp, const Instruction& in, Mask lanes) {
   constexpr unsigned of_a = k / 4, of_b = k / 8;
-  double a[16][k], b[8][k];
+  float a[16][k], b[8][k];
   for_each_lane(lanes, [&](unsigned lane) {
     const auto half = [&](unsigned operand, unsigned i) {
       const std::uint32_t bits = warp.lanes<std::uint32_t>(in.from[operand])[lane];
-      return static_cast<double>(to_float(f16{static_cast<std::uint16_t>(bits >> 16 * i)}));
+      return to_float(f16{static_cast<std::uint16_t>(bits >> 16 * i)});
     };
     const unsigned at = lane / 4, first = 2 * (lane % 4);
     for (unsigned i = 0; i < 2; ++i) {
@@ -56,7 +56,7 @@ void multiply(Warp& warp, const Instruction& in, Mask lanes) {
     const unsigned row = lane / 4, column = 2 * (lane % 4);
     for (unsigned i = 0; i < 4; ++i) {
       const float before = warp.lanes<float>(in.from[of_a + of_b + i])[lane];
-      warp.lanes<float>(in.to[i])[lane] = add_up(before, a[row + 8 * (i / 2)], b[column + i % 2], k);
+      warp.lanes<float>(in.to[i])[lane] = add_up_halves(before, a[row + 8 * (i / 2)], b[column + i % 2], k);
     }
   });
 }
