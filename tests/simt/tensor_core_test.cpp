@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kElements = 16;
 
-// A dot product of f16, as f32 and as f64.
+// Holds the factors of a dot product of f16, as f32 and as f64.
 struct Products {
   std::array<float, kElements> a, b;
   std::array<double, kElements> wide_a, wide_b;
@@ -30,7 +30,7 @@ struct Products {
     for (std::size_t i = 0; i < kElements; ++i) draw(a[i], wide_a[i]), draw(b[i], wide_b[i]);
   }
 
-  // Holds the sums of both to each other.
+  // Compares the sums of both, each added to `before`.
   void expect_equal(float before) const {
     const float sum = add_up_halves(before, a.data(), b.data(), kElements);
     const float wide = add_up(before, wide_a.data(), wide_b.data(), kElements);

@@ -1,5 +1,9 @@
 #include "simt/tensor_core.h"
 
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -25,6 +29,12 @@ double cut_off(double x, double largest) {
   return std::trunc(x * (0x1p23 / power)) * (power * 0x1p-23);
 }
 
+// Returns x as an f32, cut off.
+float narrow(double x) {
+  const double magnitude = std::fabs(x);
+  return static_cast<float>(magnitude > 0 && magnitude < kFinite ? cut_off(x, magnitude) : x);
+}
+
 // Returns sum + a . b of `elements` numbers, kStep at most.
 float add_step(float sum, const double* a, const double* b, std::int64_t elements) {
   double products[kStep] = {};
@@ -34,15 +44,12 @@ float add_step(float sum, const double* a, const double* b, std::int64_t element
   if (!(largest > 0 && largest < kFinite)) largest = 1;  // nothing to cut off, or infinity and NaN
   double total = 0;
   for (const double x : products) total += cut_off(x, largest);
-  const double exact = sum + total;
-  const double magnitude = std::fabs(exact);
-  return static_cast<float>(magnitude > 0 && magnitude < kFinite ? cut_off(exact, magnitude) : exact);
+  return narrow(sum + total);
 }
 
 // Eight numbers to be added at once.
 using Floats [[gnu::vector_size(32)]] = float;
 using Ints [[gnu::vector_size(32)]] = std::int32_t;
-using Halves [[gnu::vector_size(16)]] = short;
 
 std::int32_t largest_of(const Ints& x) {
   Ints top = x, other = __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3);
@@ -57,8 +64,8 @@ std::int32_t sum_of(const Ints& x) {
   return sum[0] + sum[1];
 }
 
-// add_step() of kStep numbers whose products are exact in f32, as those of f16 are. What is cut off goes with a
-// conversion to integers, whose sum is exact.
+// Returns what add_step() does of kStep numbers whose products are exact in f32, as those of f16 are. A conversion to
+// integers, whose sum is exact, cuts off.
 float add_exact_step(float sum, const float* a, const float* b) {
   Floats x, y;
   std::memcpy(&x, a, sizeof x), std::memcpy(&y, b, sizeof y);
@@ -77,21 +84,18 @@ float add_exact_step(float sum, const float* a, const float* b) {
   const std::int32_t power = top & 0x7f800000;
   // 2^23 over the power of two below the largest
   const auto scale = std::bit_cast<float>((277U << 23) - static_cast<std::uint32_t>(power));
-  const Ints places = __builtin_convertvector(products * scale, Ints);  // cuts off
-  const double exact = sum + sum_of(places) * (static_cast<double>(std::bit_cast<float>(power)) * 0x1p-23);
-  const double magnitude = std::fabs(exact);
-  return static_cast<float>(magnitude > 0 && magnitude < kFinite ? cut_off(exact, magnitude) : exact);
+  const Ints places = __builtin_convertvector(products * scale, Ints);
+  return narrow(sum + sum_of(places) * (static_cast<double>(std::bit_cast<float>(power)) * 0x1p-23));
 }
 
-// Writes the eight f16 of four registers.
-void widen(const std::array<unsigned, 4>& words, float* to) {
+// Writes the eight f16 of four registers, the lower of each first.
+void widen(const std::array<unsigned, 4>& registers, float* to) {
 #ifdef __F16C__
-  const Floats wide = __builtin_ia32_vcvtph2ps256(std::bit_cast<Halves>(words));
-  std::memcpy(to, &wide, sizeof wide);
+  _mm256_storeu_ps(to, _mm256_cvtph_ps(std::bit_cast<__m128i>(registers)));
 #else
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    to[2 * i] = to_float(f16{static_cast<std::uint16_t>(words[i])});
-    to[2 * i + 1] = to_float(f16{static_cast<std::uint16_t>(words[i] >> 16)});
+  for (std::size_t i = 0; i < registers.size(); ++i) {
+    to[2 * i] = to_float(f16{static_cast<std::uint16_t>(registers[i])});
+    to[2 * i + 1] = to_float(f16{static_cast<std::uint16_t>(registers[i] >> 16)});
   }
 #endif
 }
@@ -112,13 +116,14 @@ float add_up_halves(float sum, const float* a, const float* b, std::int64_t elem
 
 void add_lane_products(float (&sums)[4], const uint4 (&rows)[4], const uint2 (&columns)[2][4]) {
   float a[2][16], b[2][16];
-  for (int upper = 0; upper < 2; ++upper) {
-    const auto words = [&](auto&& word) { return std::array{word(0), word(1), word(2), word(3)}; };
-    widen(words([&](int i) { return upper ? rows[i].z : rows[i].x; }), a[0] + 8 * upper);
-    widen(words([&](int i) { return upper ? rows[i].w : rows[i].y; }), a[1] + 8 * upper);
-    for (int c = 0; c < 2; ++c) {
-      widen(words([&](int i) { return upper ? columns[c][i].y : columns[c][i].x; }), b[c] + 8 * upper);
-    }
+  widen({rows[0].x, rows[1].x, rows[2].x, rows[3].x}, a[0]);
+  widen({rows[0].z, rows[1].z, rows[2].z, rows[3].z}, a[0] + 8);
+  widen({rows[0].y, rows[1].y, rows[2].y, rows[3].y}, a[1]);
+  widen({rows[0].w, rows[1].w, rows[2].w, rows[3].w}, a[1] + 8);
+  for (int i = 0; i < 2; ++i) {
+    const uint2(&column)[4] = columns[i];
+    widen({column[0].x, column[1].x, column[2].x, column[3].x}, b[i]);
+    widen({column[0].y, column[1].y, column[2].y, column[3].y}, b[i] + 8);
   }
   for (int i = 0; i < 4; ++i) sums[i] = add_up_halves(sums[i], a[i / 2], b[i % 2], 16);
 }
