@@ -65,7 +65,8 @@ class Cache(DynamicCache):
 
     @property
     def read_by(self):
-        """Says how the saved context was read that it was opened from, as "window w=32 s=4"; empty where exactly."""
+        """Says how the saved context was read that it was opened from, as "window w=32 s=4", and what has decoded since and left
+        positions out, as "topk k=16 where it was decoded"; empty where all was exact."""
         return self._open.read_by if self._open else ""
 
     def length(self, layer):

@@ -158,17 +158,19 @@ class OpenCache {
     const Use use(*this);
     const runtime::Cache& settled = cache_.settled();
     for (auto& [layer, tail] : tails) tail.position = first_global_tokens() - tail.tokens;
-    runtime::save_context(settled, tokens, tails, runtime::ContextModel(model), path, overwrite, reading_);
+    runtime::save_context(settled, tokens, tails, runtime::ContextModel(model), path, overwrite, reading());
   }
 
   const std::vector<std::int32_t>& tokens() const { return tokens_; }
 
-  // Says how the context was read that it was opened from; empty where exactly.
+  // Says how the context was read that it was opened from, and by what it was decoded since; empty where exactly.
   std::string read_by() const {
     const auto read = static_cast<std::int64_t>(tokens_.size());
     std::string label = runtime::reads_all(reading_.prefill, read) ? "" : runtime::prefill_label(reading_.prefill);
-    if (reading_.products == gpu::Products::exact) return label;
-    return label + (label.empty() ? "" : ", ") + fmt::format("products {}", gpu::name(reading_.products));
+    const auto add = [&](const std::string& more) { label += (label.empty() ? "" : ", ") + more; };
+    if (reading_.products != gpu::Products::exact) add(fmt::format("products {}", gpu::name(reading_.products)));
+    for (const std::string& method : reading().approximate.methods) add(method + runtime::ApproximateTokens::suffix);
+    return label;
   }
   py::dict counters() const { return counters_dict(cache_.counters()); }
 
@@ -180,6 +182,13 @@ class OpenCache {
     }
     std::unique_lock<std::mutex> lock;
   };
+
+  // As it is now, with the tokens that were decoded since it was opened.
+  runtime::ReadingNote reading() const {
+    runtime::ReadingNote now = reading_;
+    now.approximate.add(cache_.approximate_tokens());
+    return now;
+  }
 
   void check_layer(int layer, bool global = true) const {
     const auto& windows = cache_.config().sliding_window;

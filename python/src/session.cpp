@@ -210,7 +210,7 @@ class OpenSession {
     const runtime::Cache& cache = session_.cache();
     const offload::SnapshotDescription description{
         model_->source().identity(), cache.store().shape(), model_->model.config().layers,
-        runtime::write_note({reading_.chunk_tokens, read_by_, 0, session_.products()})};
+        runtime::write_note({reading_.chunk_tokens, read_by_, 0, session_.products(), session_.approximate_tokens()})};
     std::vector<offload::SnapshotAttachment> beside;
     const bool sparse = read_by_.kind == runtime::PrefillOptions::Kind::sparse;
     if (const runtime::PrefillRead& read = session_.prefill_read(); sparse ? counts_all() : !read.empty()) {

@@ -159,6 +159,23 @@ def test_a_reading_that_fails_before_it_begins_is_not_noted(small_model, tmp_pat
     assert model.open(tmp_path / "again.hay").attention == "exact"
 
 
+def test_tokens_decoded_approximately_stay_so_in_a_saved_context(small_model, tmp_path):
+    model = small_model("llama")
+    ids = np.random.default_rng(6).integers(3, 128, 900)
+    for method, said in (("topk:k=4", "approximate: the prompt was read by topk k=4 where it was decoded"), ("dense", "exact")):
+        path = tmp_path / f"{method[:4]}.hay"
+        session = model.session(attn=method, chunk_tokens=128, block_tokens=64).append(ids)
+        for token in (5, 6, 7):
+            session.logits(token)
+        session.save(path)
+        fork = session.fork()
+        fork.attn = "dense"
+        again = model.open(path)
+        again.save(tmp_path / "again.hay", overwrite=True)
+        for each in (fork, again, model.open(tmp_path / "again.hay")):
+            assert each.attention == said, method
+
+
 def test_what_nobody_knows_of_a_context_stays_unknown(small_model, tmp_path):
     model = small_model("llama")
     ids = np.random.default_rng(4).integers(3, 128, 600)

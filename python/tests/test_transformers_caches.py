@@ -184,3 +184,18 @@ def test_how_a_context_was_read_stays_with_it(machine, tmp_path):
     hayloft.save_context(cache, cache.tokens, str(NEEDLE_MODEL), tmp_path / "again.hay", machine=machine)
     for name in ("read.hay", "again.hay"):
         assert "the prompt was read by window" in read.open(tmp_path / name).attention
+
+
+def test_tokens_that_transformers_decodes_approximately_are_saved_as_such(machine, tmp_path):
+    folder = folder_of("llama", tmp_path)
+    model = load(folder)
+    ids = random_ids(900)
+    for method in ("topk:k=4", "dense"):
+        cache = plug.Cache(model.config, machine=machine, block_tokens=64)
+        with torch.no_grad():
+            model.set_attn_implementation(f"hayloft:{method}")
+            model(ids, past_key_values=cache)
+        path = tmp_path / f"{method[:4]}.hay"
+        hayloft.save_context(cache, ids, folder, path, machine=machine)
+        said = "topk k=4 where it was decoded" if method != "dense" else ""
+        assert cache.read_by == said and plug.open_context(path, model.config, machine=machine).read_by == said

@@ -103,6 +103,10 @@ struct ModelConfig {
   LayerKind kind(int layer) const;
   int count(LayerKind kind) const;
   int global_layers() const { return count(LayerKind::global); }  // how many layers have a cache in host memory
+  // Returns whether keys and values depend on what a global layer attends to: on that of the last layer none does.
+  bool caches_behind_global() const {
+    return global_layers() > (layers > 0 && kind(layers - 1) == LayerKind::global ? 1 : 0);
+  }
 };
 
 // Takes the overrides over into the parameters of global layers' RoPE, and makes the tables for contexts of `positions`

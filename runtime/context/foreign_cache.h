@@ -36,6 +36,10 @@ class ForeignCache {
   std::int64_t tokens(int layer) const { return cache_.view(layer).tokens(); }
   const ModelConfig& config() const { return config_; }
   Counters counters() const { return attention_.read_counters(); }  // of the tokens that attended by the method
+  // Returns the tokens that the method, or one before it, attended approximately for, since the cache was made.
+  ApproximateTokens approximate_tokens() const {
+    return config_.caches_behind_global() ? attention_.approximate_tokens() : ApproximateTokens();
+  }
   const Method& method() const { return *attention_.method(); }
 
   // Everything that was added, settled: what can be saved. Throws Error where a forward pass did not reach every layer.

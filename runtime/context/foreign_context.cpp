@@ -205,8 +205,9 @@ ContextTokens save_context(const Cache& cache, std::span<const std::int32_t> tok
   const auto all = static_cast<std::int64_t>(tokens.size());
   const std::int64_t cached = images.front().position + images.front().tokens;
   if (cached > all) fail("{}: K and V of {} tokens, and ids of only {}", path.string(), cached, all);
-  const offload::SnapshotDescription description{model.identity, cache.store().shape(), config.layers,
-                                                 write_note({entered_tokens, reading.prefill, 0, reading.products})};
+  const offload::SnapshotDescription description{
+      model.identity, cache.store().shape(), config.layers,
+      write_note({entered_tokens, reading.prefill, 0, reading.products, reading.approximate})};
   offload::save_snapshot(path, description, cache.store(), tokens, images, overwrite);
   return {all, cached};
 }

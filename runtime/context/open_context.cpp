@@ -65,6 +65,9 @@ Session open_context(const ModelSource& source, offload::Arena& arena, const off
                      const SessionOptions& options, const Method* method) {
   snapshot.require_model(source.identity());
   Session session(source.model, arena, as_read(snapshot, options), snapshot);
+  ApproximateTokens approximate = read_note(snapshot.description().note, snapshot.path().string()).approximate;
+  approximate.cut(snapshot.token_count());
+  session.set_earlier_approximate_tokens(std::move(approximate));
   const PrefillOptions& read_by = session.prefill_options();
   if (read_by.kind != PrefillOptions::Kind::sparse && !reads_all(read_by, snapshot.token_count())) {
     session.set_context_read_by(prefill_label(read_by));

@@ -213,11 +213,10 @@ void keep_checkpoints(offload::SnapshotWriter& writer, const ModelSource& source
   ReadingNote note = read_note(snapshot.description().note, snapshot.path().string());
   const int wanted = wanted_checkpoints(options, &snapshot);
   const gpu::Products products = source.model.backend().products();
-  if (note.checkpoints != wanted || (products != gpu::Products::exact && note.products != products)) {
-    note.checkpoints = wanted;
-    if (products != gpu::Products::exact) note.products = products;
-    writer.set_note(write_note(note));
-  }
+  note.checkpoints = wanted;
+  if (products != gpu::Products::exact) note.products = products;
+  note.approximate.cut(snapshot.cached_tokens());
+  if (std::string text = write_note(note); text != snapshot.description().note) writer.set_note(std::move(text));
   writer.keep(kept_checkpoints(source.model.config(), wanted));
 }
 

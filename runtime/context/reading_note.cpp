@@ -27,6 +27,26 @@ bool read_kind(std::string_view text, PrefillOptions::Kind& kind) {
   return false;
 }
 
+// Returns labels as one word of a note has them, and back.
+std::string write_methods(const std::set<std::string>& labels) {
+  std::string word = fmt::format("{}", fmt::join(labels, ";"));
+  std::ranges::replace(word, ' ', ',');
+  return word;
+}
+
+bool read_methods(std::string_view word, std::set<std::string>& labels) {
+  for (;;) {
+    const std::size_t end = std::min(word.find(';'), word.size());
+    std::string label(word.substr(0, end));
+    std::ranges::replace(label, ',', ' ');
+    const auto plain = [](char character) { return character >= ' ' && character <= '~'; };
+    if (label.empty() || !std::ranges::all_of(label, plain)) return false;
+    labels.insert(std::move(label));
+    if (end == word.size()) return true;
+    word.remove_prefix(end + 1);
+  }
+}
+
 bool read_word(std::string_view key, std::string_view value, ReadingNote& note) {
   PrefillOptions& prefill = note.prefill;
   if (key == "chunk_tokens") return read_whole(value, note.chunk_tokens) && note.chunk_tokens >= 1;
@@ -35,6 +55,8 @@ bool read_word(std::string_view key, std::string_view value, ReadingNote& note) 
     note.products = gpu::Products::int8;
     return value == gpu::name(note.products);
   }
+  if (key == "decoded_from") return read_whole(value, note.approximate.first) && note.approximate.first >= 0;
+  if (key == "decoded") return read_methods(value, note.approximate.methods);
   if (key == "prefill") return read_kind(value, prefill.kind);
   if (key == "window") return read_whole(value, prefill.window) && prefill.window >= 1;
   gpu::SparseCausal& sparse = prefill.sparse;
@@ -57,6 +79,9 @@ std::string write_note(const ReadingNote& note) {
   std::string text = fmt::format("chunk_tokens={}", note.chunk_tokens);
   if (note.checkpoints > 0) text += fmt::format(" checkpoints={}", note.checkpoints);
   if (note.products != gpu::Products::exact) text += fmt::format(" products={}", gpu::name(note.products));
+  if (!note.approximate.none()) {
+    text += fmt::format(" decoded_from={} decoded={}", note.approximate.first, write_methods(note.approximate.methods));
+  }
   if (prefill.kind == PrefillOptions::Kind::exact) return text;
   if (prefill.kind == PrefillOptions::Kind::sparse) {
     text += fmt::format(" prefill=sparse mass={} density={}", prefill.sparse.mass, prefill.sparse.density);
@@ -69,7 +94,8 @@ std::string write_note(const ReadingNote& note) {
 }
 
 bool reads_exactly(const ReadingNote& note) {
-  return note.prefill.kind == PrefillOptions::Kind::exact && note.products == gpu::Products::exact;
+  return note.prefill.kind == PrefillOptions::Kind::exact && note.products == gpu::Products::exact &&
+         note.approximate.none();
 }
 
 ReadingNote read_note(std::string_view text, std::string_view file) {
@@ -94,6 +120,7 @@ ReadingNote read_note(std::string_view text, std::string_view file) {
   };
   needs({"chunk_tokens"});
   if (seen.contains("k") && seen.contains("k_share")) fail("{}: says both k and k_share; make it anew", file);
+  if (seen.contains("decoded_from") || seen.contains("decoded")) needs({"decoded_from", "decoded"});
   if (note.prefill.kind == PrefillOptions::Kind::window) needs({"window", "sinks"});
   if (note.prefill.kind == PrefillOptions::Kind::sparse && !seen.contains("density") && !seen.contains("fidelity")) {
     needs({"mass"});

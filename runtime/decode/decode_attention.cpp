@@ -9,6 +9,7 @@ namespace hayloft::runtime {
 void DecodeAttention::bind(SharedMethod method, MethodState* state) {
   for (const Choice& choice : choices_) add_use(choice, used_);
   choices_.clear();
+  noted_ = nullptr;
   method_ = std::move(method);
   state_ = state;
 }
@@ -53,7 +54,13 @@ void DecodeAttention::count(const Method& by, const Counters& of_step, const Lay
   const double lists = by.ranking_options().lists(at.kv_heads(), at.query_heads);
   const auto tail = static_cast<double>(of_step.at(Place::device, Kind::rows)) / (4.0 * at.head_dim());
   const double selected = static_cast<double>(of_step.rows_fetched) - tail;
-  positions_attended_ += tail / at.kv_heads() + selected / lists;
+  const double attended = tail / at.kv_heads() + selected / lists;
+  positions_attended_ += attended;
+  const bool all = attender_->has_whole_layers() ? attended > every_position * static_cast<double>(at.tokens())
+                                                 : by.options().name == "dense";
+  if (all || &by == noted_) return;
+  approximate_.add(at.tokens() - 1, method_label(by.options()));
+  noted_ = &by;
 }
 
 void DecodeAttention::count_exact(const Counters& cost, std::int64_t tokens, std::int64_t positions, int layers) {

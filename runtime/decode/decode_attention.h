@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/attention/approximate_tokens.h"
 #include "runtime/attention/predicted_error.h"
 #include "runtime/attention/step_observer.h"
 #include "runtime/cache/cache.h"
@@ -53,6 +54,8 @@ class DecodeAttention : public AttentionPolicy {
   double held_share(Kind kind) const;
   // Positions attended to, the mean over the lists of each step and layer, summed over both.
   double positions_attended() const { return positions_attended_; }
+  // Returns the tokens whose steps left positions out; over ranks, where nobody counts them, all not of `dense`.
+  const ApproximateTokens& approximate_tokens() const { return approximate_; }
   // By how many steps x layers each method has attended, by its label (method_label).
   std::map<std::string, std::int64_t> used() const;
 
@@ -83,6 +86,8 @@ class DecodeAttention : public AttentionPolicy {
   std::vector<Choice> choices_;               // by global layer
   std::map<std::string, std::int64_t> used_;  // before those choices
   double positions_attended_ = 0;
+  ApproximateTokens approximate_;
+  const Method* noted_ = nullptr;  // in approximate_, as long as it is bound
 };
 
 }  // namespace hayloft::runtime

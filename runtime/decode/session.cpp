@@ -78,8 +78,16 @@ Session::Session(const Session& other, Cache cache)
   attention_.attend_by(options_.attender);
   prefill_read_ = other.prefill_read_;
   context_read_by_ = other.context_read_by_;
+  earlier_approximate_ = other.approximate_tokens();
+  earlier_approximate_.cut(tokens());
   set_method(other.attention_.method());
   if (other.drafts_.method()) set_draft_method(other.drafts_.method());
+}
+
+ApproximateTokens Session::approximate_tokens() const {
+  ApproximateTokens all = earlier_approximate_;
+  if (config().caches_behind_global()) all.add(attention_.approximate_tokens());
+  return all;
 }
 
 Session Session::fork() const {

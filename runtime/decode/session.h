@@ -94,6 +94,12 @@ class Session {
   const std::string& context_read_by() const { return context_read_by_; }
   void set_context_read_by(std::string label) { context_read_by_ = std::move(label); }
 
+  // Returns the tokens of the text that were decoded approximately before this session, in one that it was forked from
+  // or in a saved context; and those that have been so by now. What the last layer attends to is in no key or value.
+  const ApproximateTokens& earlier_approximate_tokens() const { return earlier_approximate_; }
+  void set_earlier_approximate_tokens(ApproximateTokens tokens) { earlier_approximate_ = std::move(tokens); }
+  ApproximateTokens approximate_tokens() const;
+
   // Counts what has been read sparsely so far, in a saved context and since; forks go on from it.
   const PrefillRead& prefill_read() const { return prefill_read_; }
   void set_prefill_read(PrefillRead read) { prefill_read_ = std::move(read); }
@@ -246,6 +252,7 @@ class Session {
   DecodeAttention attention_;
   PrefillRead prefill_read_;
   std::string context_read_by_;
+  ApproximateTokens earlier_approximate_;
   DecodeAttention drafts_;           // without a method: nothing is drafted
   std::unique_ptr<DraftHead> head_;  // of this text, where the model has one
   std::int64_t steps_ = 0;

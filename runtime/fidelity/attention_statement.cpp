@@ -11,7 +11,6 @@
 namespace hayloft::runtime {
 namespace {
 
-constexpr double every_position = 1 - 1e-9;  // but for rounding
 constexpr const char* int8_inputs = "; inputs to quantised weights rounded to 8 bits";
 
 // "dense in 120 steps x layers, sparq r=16 k=128 in 3480".

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "gpu/products.h"
+#include "runtime/attention/approximate_tokens.h"
 #include "runtime/attention/predicted_error.h"
 
 namespace hayloft::runtime {

@@ -11,6 +11,9 @@ void AttentionStatement::add(const Session& session) {
   predicted += session.predicted_error();
   add_reading(session.context_read_by());
   if (left_out(session.prefill_read())) add_reading("sparse: " + prefill_read_line(session.prefill_read()));
+  for (const std::string& method : session.earlier_approximate_tokens().methods) {
+    add_reading(method + ApproximateTokens::suffix);
+  }
   const PrefillOptions& prefill = session.prefill_options();
   if (prefill.kind != PrefillOptions::Kind::sparse && !reads_all(prefill, session.tokens())) {
     add_reading(prefill_label(prefill));

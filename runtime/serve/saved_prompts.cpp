@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "offload/error.h"
+#include "runtime/context/reading_note.h"
 #include "runtime/serve/session_pool.h"
 
 namespace hayloft::runtime::serve {
@@ -55,11 +56,21 @@ bool SavedPrompts::available() const {
   return !options_.directory.empty() && options_.most_bytes > 0 && method_->state_key().empty();
 }
 
+// Returns whether sessions of this server go on from what has that note; from what was decoded approximately only where
+// its own tokens are as well.
+bool SavedPrompts::goes_on(const std::string& saved) const {
+  if (saved == note_) return true;
+  ReadingNote note = read_note(saved, "a saved prompt");
+  note.approximate = {};
+  return method_->options().name != "dense" && write_note(note) == note_;
+}
+
 // Loads what earlier servers left, in the order of its use. Files of other models and damaged ones count, and go in
 // their turn.
 void SavedPrompts::load() {
   std::error_code error;
   const offload::SnapshotDescription wanted = describe_context(source_, session_);
+  note_ = wanted.note;
   std::vector<std::pair<std::filesystem::file_time_type, Handle>> found;
   for (const auto& each : std::filesystem::directory_iterator(options_.directory, error)) {
     if (each.path().extension() != ".hay") continue;
@@ -73,7 +84,7 @@ void SavedPrompts::load() {
     try {
       const offload::Snapshot snapshot = offload::Snapshot::open(file->path, offload::Snapshot::Accept::unfinished);
       snapshot.require_model(wanted.model);
-      if (snapshot.description().note == wanted.note && snapshot.description().shape == wanted.shape &&
+      if (goes_on(snapshot.description().note) && snapshot.description().shape == wanted.shape &&
           snapshot.cached_tokens() == snapshot.token_count()) {
         file->tokens = snapshot.tokens();
         file->earlier = snapshot.earlier_checkpoints();
@@ -232,6 +243,9 @@ void SavedPrompts::write(Task& task) {
         file.writer = offload::SnapshotWriter::open_to_append(file.path);
       }
       file.writer->keep(kept_checkpoints(source_.model.config(), options_.checkpoints));
+      ReadingNote note = read_note(note_, file.path.string());
+      note.approximate = task.session->approximate_tokens();
+      file.writer->set_note(write_note(note));
       save_checkpoint(*file.writer, *task.session, task.tokens, {}, task.complete);
     } catch (const std::exception&) {
       failed = true;

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -73,6 +74,7 @@ class SavedPrompts {
   };
   bool available() const;
   void load();
+  bool goes_on(const std::string& saved) const;  // the note of a file
   struct Found {
     Handle file;
     std::size_t tokens = 0;  // of the checkpoint
@@ -88,6 +90,7 @@ class SavedPrompts {
   const SessionOptions session_;
   const SharedMethod method_;
   const SavedPromptOptions options_;
+  std::string note_;  // of a prompt that was read by this server alone
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;

@@ -123,6 +123,8 @@ TEST_F(ForeignCacheTest, TheLastTokenAttendsAsASessionWouldDecodeIt) {
   sparq->attend({at, next.q.data(), wanted.data(), *local_attender()});
   EXPECT_EQ(made, wanted);
   EXPECT_LT(cache.counters().rows_fetched, 3u * 90 * 2);
+  EXPECT_EQ(cache.approximate_tokens().methods, std::set<std::string>{method_label(sparq->options())});
+  EXPECT_EQ(cache.approximate_tokens().first, 89) << "the last of the prompt";
 }
 
 TEST_F(ForeignCacheTest, MethodsThatKeepSomethingSeeThePrompt) {

@@ -129,12 +129,15 @@ TEST_F(ForeignContextTest, HowItWasReadGoesOutAndComesBack) {
   note.prefill.window = 32;
   note.prefill.k = {24, 0};
   note.products = gpu::Products::int8;
+  note.approximate.add(70, "topk k=16");
   save_context(session.cache(), exact.tokens(), {}, model, folder / "topk.hay", false, note);
   export_context(offload::Snapshot::open(folder / "topk.hay"), arena, folder / "topk.safetensors");
   import_context(folder / "topk.safetensors", model, *backend, arena, options, folder / "again.hay");
   const ReadingNote back = read_note(offload::Snapshot::open(folder / "again.hay").description().note, "again.hay");
   EXPECT_EQ(prefill_label(back.prefill), prefill_label(note.prefill));
   EXPECT_EQ(back.products, gpu::Products::int8);
+  EXPECT_EQ(back.approximate.first, 70);
+  EXPECT_EQ(back.approximate.methods, note.approximate.methods);
   ReadingNote longer;
   longer.prefill = {.kind = PrefillOptions::Kind::window, .window = 4096};
   save_context(session.cache(), exact.tokens(), {}, model, folder / "longer.hay", false, longer);

@@ -45,19 +45,41 @@ TEST(ReadingNote, IsReadAsItWasWritten) {
   EXPECT_EQ(write_note({48, windowed(7, 0), 8, gpu::Products::int8}),
             "chunk_tokens=48 checkpoints=8 products=int8 prefill=window window=7 sinks=0");
   EXPECT_EQ(read_note("chunk_tokens=48 products=int8", "a.hay").products, gpu::Products::int8);
+  ReadingNote decoded{.chunk_tokens = 48, .prefill = {}};
+  decoded.approximate = {.first = 900, .methods = {"topk k=16", "sparq r=4 k=16 rest=draw"}};
+  EXPECT_EQ(write_note(decoded), "chunk_tokens=48 decoded_from=900 decoded=sparq,r=4,k=16,rest=draw;topk,k=16");
+  EXPECT_EQ(read_note(write_note(decoded), "a.hay").approximate.first, 900);
+  EXPECT_EQ(read_note(write_note(decoded), "a.hay").approximate.methods, decoded.approximate.methods);
   EXPECT_EQ(read_note("chunk_tokens=2048", "a.hay").prefill.kind, Kind::exact) << "as contexts say that know no other";
   EXPECT_EQ(read_note(" sinks=1  prefill=window window=9 chunk_tokens=2", "a.hay").prefill.window, 9);
 }
 
 TEST(ReadingNote, ThatIsNotUnderstoodIsRefusedByTheFilesName) {
-  for (const char* text :
-       {"", "prefill=exact", "chunk_tokens=0", "chunk_tokens=12x", "chunk_tokens=1 chunk_tokens=2",
-        "chunk_tokens=8 prefill=magic", "chunk_tokens=8 prefill=sparse", "chunk_tokens=8 prefill=sparse fidelity=0",
-        "chunk_tokens=8 prefill=sparse mass=0 density=0", "chunk_tokens=8 prefill=sparse mass=0.5 density=2",
-        "chunk_tokens=8 prefill=window window=4", "chunk_tokens=8 prefill=topk window=4",
-        "chunk_tokens=8 prefill=topk window=0 k=3", "chunk_tokens=8 prefill=topk window=4 k_share=2",
-        "chunk_tokens=8 prefill=topk window=4 k=3 k_share=0.5", "chunk_tokens=8 checkpoints=0",
-        "chunk_tokens=8 products=exact", "chunk_tokens=8 later=1", "chunk_tokens"}) {
+  for (const char* text : {"",
+                           "prefill=exact",
+                           "chunk_tokens=0",
+                           "chunk_tokens=12x",
+                           "chunk_tokens=1 chunk_tokens=2",
+                           "chunk_tokens=8 prefill=magic",
+                           "chunk_tokens=8 prefill=sparse",
+                           "chunk_tokens=8 prefill=sparse fidelity=0",
+                           "chunk_tokens=8 prefill=sparse mass=0 density=0",
+                           "chunk_tokens=8 prefill=sparse mass=0.5 density=2",
+                           "chunk_tokens=8 prefill=window window=4",
+                           "chunk_tokens=8 prefill=topk window=4",
+                           "chunk_tokens=8 prefill=topk window=0 k=3",
+                           "chunk_tokens=8 prefill=topk window=4 k_share=2",
+                           "chunk_tokens=8 prefill=topk window=4 k=3 k_share=0.5",
+                           "chunk_tokens=8 checkpoints=0",
+                           "chunk_tokens=8 products=exact",
+                           "chunk_tokens=8 decoded_from=3",
+                           "chunk_tokens=8 decoded=topk",
+                           "chunk_tokens=8 decoded_from=-1 decoded=topk",
+                           "chunk_tokens=8 decoded_from=1 decoded=",
+                           "chunk_tokens=8 decoded_from=1 decoded=topk;",
+                           "chunk_tokens=8 decoded_from=1 decoded=to\npk",
+                           "chunk_tokens=8 later=1",
+                           "chunk_tokens"}) {
     try {
       read_note(text, "a.hay");
       ADD_FAILURE() << "understood: " << text;

@@ -8,6 +8,7 @@
 
 #include "gpu/make_backend.h"
 #include "runtime/decode/load_tokenizer.h"
+#include "tests/support/golden_models.h"
 #include "tests/support/temporary_folder.h"
 
 namespace hayloft::runtime::serve {
@@ -115,6 +116,35 @@ TEST_F(SavedPromptsTest, APromptWithAnotherEndGoesOnFromTheLastCheckpointThatIsK
   read(prompts, fourth, 6);
   EXPECT_EQ(prompts.figures().files, 3) << "a file of its own";
   EXPECT_EQ(prompts.longest(prompt(6 * chunk + 10, 2)), 6u * chunk) << "the other is as it was";
+}
+
+TEST_F(SavedPromptsTest, WhatWasDecodedApproximatelySaysSoAndIsNothingToAServerThatAttendsExactly) {
+  const Model model(goldens / "llama", *backend_);
+  const ModelSource source{model, tokenizer_, model_folder};  // whose files say which model it is
+  session_options_.cache = {.block_tokens = 32, .window = 16};
+  const auto prompts_by = [&](const char* method) {
+    return std::make_unique<SavedPrompts>(
+        source, arena_, session_options_, make_method(parse_method(method, {}), model.config().head_dim),
+        SavedPromptOptions{folder_ / "decoded", std::uint64_t{1} << 30, 2 * chunk, 0, 0});
+  };
+  std::vector<std::int32_t> tokens = prompt(6 * chunk + 10, 1);
+  for (std::int32_t& token : tokens) token %= model.config().vocab_size;
+  {
+    const auto prompts = prompts_by("topk:k=4");
+    Session session(model, arena_, session_options_);
+    session.set_method(make_method(parse_method("topk:k=4", {}), model.config().head_dim));
+    session.append(std::span(tokens).first(150));
+    for (std::size_t at = 150; at < 3 * chunk; ++at) session.step(tokens[at]);  // an answer; more is asked behind it
+    SavedPrompts::Handle file = prompts->begin(tokens, 3 * chunk);
+    session.append(std::span(tokens).subspan(3 * chunk, 3 * chunk));
+    ASSERT_TRUE(file);
+    prompts->advance(file, session, std::span(tokens).first(6 * chunk), false);
+    prompts->flush();
+  }
+  EXPECT_EQ(prompts_by("dense")->longest(tokens), 0u);
+  const auto prompts = prompts_by("topk:k=4");
+  ASSERT_EQ(prompts->longest(tokens), 6u * chunk);
+  EXPECT_EQ(prompts->open(tokens)->approximate_tokens().first, 150);
 }
 
 TEST_F(SavedPromptsTest, OtherBeginningsAndShortPromptsAreNotFound) {
