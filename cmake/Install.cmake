@@ -19,7 +19,7 @@ set(public_headers
     runtime/attention/attention_rates.h runtime/attention/budget.h runtime/attention/counters.h runtime/attention/host_tail.h
     runtime/attention/method.h runtime/attention/method_ladder.h runtime/attention/method_options.h runtime/attention/method_state.h runtime/attention/selection_plan.h
     runtime/attention/attender.h runtime/attention/ranking.h runtime/attention/rest.h runtime/attention/step.h
-    runtime/attention/step_observer.h runtime/attention/predicted_error.h
+    runtime/attention/step_observer.h runtime/attention/predicted_error.h runtime/attention/approximate_tokens.h
     runtime/decode/attention_policy.h runtime/chat/conversation.h runtime/decode/decode_attention.h runtime/decode/prefill_attention.h
     runtime/decode/expert_slots.h runtime/decode/expert_uses.h runtime/decode/hidden_states.h runtime/decode/load_tokenizer.h runtime/decode/model.h runtime/decode/prefill.h
     runtime/decode/router.h runtime/decode/sampler.h runtime/decode/sampler_rules.h runtime/decode/token_filter.h runtime/chat/load_chat_template.h runtime/chat/sampling_defaults.h runtime/decode/session.h
