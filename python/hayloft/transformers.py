@@ -12,6 +12,7 @@ of hayloft reads a prompt. One sequence at a time (batch 1), without padding, fo
 
 import functools
 import math
+import sys
 
 import numpy as np
 import torch
@@ -299,16 +300,19 @@ def install(*methods):
     @functools.wraps(check)
     def get_correct_attn_implementation(self, requested_attention, *args, **kwargs):
         if isinstance(requested_attention, str) and requested_attention.startswith(PREFIX):
+            _require_interface(type(self))
             return register(requested_attention)
         return check(self, requested_attention, *args, **kwargs)
 
     @functools.wraps(generate)
     def generate_with_store(self, *args, attn_implementation=None, **kwargs):
         before = _implementations(self.config)
+        if isinstance(attn_implementation, str) and attn_implementation.startswith(PREFIX):
+            _require_interface(type(self))  # else it would be a warning of transformers
         if attn_implementation is not None:
             self.set_attn_implementation(attn_implementation)
         try:
-            if str(self.config._attn_implementation).startswith(PREFIX):
+            if str(self.config.get_text_config(decoder=True)._attn_implementation).startswith(PREFIX):
                 cached = _uses_cache(self, args[1] if len(args) > 1 else kwargs.get("generation_config"), kwargs)
                 given = [kwargs.get(name) for name in ("past_key_values", "cache")]  # the latter is its newer name
                 if not cached:
@@ -324,6 +328,14 @@ def install(*methods):
 
     model_class.get_correct_attn_implementation = get_correct_attn_implementation
     GenerationMixin.generate = generate_with_store
+
+
+def _require_interface(model_class):
+    """Raises Error where the attention of a model's class is its own, whatever attn_implementation says."""
+    takes = getattr(model_class, "_can_set_attn_implementation", lambda: True)  # False also of classes without a source
+    if not takes() and not hasattr(sys.modules.get(model_class.__module__), "ALL_ATTENTION_FUNCTIONS"):
+        raise _core.Error(f"{model_class.__name__}: attends by itself, whatever attn_implementation says, so hayloft would be "
+                          "ignored; leave it out for this model")
 
 
 def _implementations(config):

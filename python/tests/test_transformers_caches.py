@@ -87,6 +87,18 @@ def test_parts_of_a_model_get_their_own_attention_back(machine):
     assert attention() == before
 
 
+def test_a_model_that_attends_by_itself_is_refused():
+    """Bloom's attention does not go by the interface: it would be exact, without a word."""
+    def config():
+        return transformers.BloomConfig(vocab_size=64, hidden_size=32, n_layer=2, n_head=2)
+
+    with pytest.raises(hayloft.Error, match="BloomForCausalLM: attends by itself"):
+        transformers.BloomForCausalLM._from_config(config(), attn_implementation="hayloft:topk:k=4")
+    model = transformers.BloomForCausalLM(config())
+    with pytest.raises(hayloft.Error, match="BloomForCausalLM: attends by itself"):
+        model.generate(torch.tensor([[5, 6]]), max_new_tokens=2, attn_implementation="hayloft:topk:k=4")
+
+
 def test_a_mask_of_too_few_tokens_is_refused(machine):
     """It hides those behind it from PyTorch's attention."""
     model = load(MODELS / "llama", "sdpa")
