@@ -78,6 +78,7 @@ Session::Session(const Session& other, Cache cache)
   attention_.attend_by(options_.attender);
   prefill_read_ = other.prefill_read_;
   context_read_by_ = other.context_read_by_;
+  read_by_ = other.read_by_;
   earlier_approximate_ = other.approximate_tokens();
   earlier_approximate_.cut(tokens());
   set_method(other.attention_.method());
@@ -137,14 +138,23 @@ void Session::append(std::span<const std::int32_t> tokens, const PrefillProgress
   std::vector<MethodState*> states;
   for (const auto& [key, state] : states_) states.push_back(state.get());
   PrefillAttention attention(options_.prefill, std::move(states), options_.attender, &prefill_read_);
+  const std::int64_t before = this->tokens();
   try {
     read(tokens, attention, progress);
+    note_reading(before);
     if (!more_follows) cache_.shrink();
   } catch (...) {
+    note_reading(before);
     states_.clear();  // they may have seen queries of tokens that never came to be
     rebind();
     throw;
   }
+}
+
+void Session::note_reading(std::int64_t before) {
+  const PrefillOptions& prefill = options_.prefill;
+  const bool counted = prefill.kind == PrefillOptions::Kind::sparse;
+  if (tokens() > before && !counted && !reads_all(prefill, tokens())) read_by_.insert(prefill_label(prefill));
 }
 
 void Session::read(std::span<const std::int32_t> tokens, AttentionPolicy& attention, const PrefillProgress& progress) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -93,6 +94,10 @@ class Session {
   // Says how the saved context was read that it goes on from, as prefill_label(), where not exactly or sparsely.
   const std::string& context_read_by() const { return context_read_by_; }
   void set_context_read_by(std::string label) { context_read_by_ = std::move(label); }
+
+  // Says how append() has read tokens that did not attend to everything, as prefill_label(), in this session or those
+  // that it was forked from. What was read sparsely is counted instead.
+  const std::set<std::string>& read_by() const { return read_by_; }
 
   // Returns the tokens of the text that were decoded approximately before this session, in one that it was forked from
   // or in a saved context; and those that have been so by now. What the last layer attends to is in no key or value.
@@ -237,6 +242,7 @@ class Session {
   ReadLogits read_candidates(const Sampler& sampler, Candidates& candidates) const;
   void count_step(std::uint64_t spilled_before);
   void read(std::span<const std::int32_t> tokens, AttentionPolicy& attention, const PrefillProgress& progress);
+  void note_reading(std::int64_t before);  // of what append() has added to so many tokens
   // Tells the model's head of tokens that follow `before`; empty where there is none.
   SeeStates told(std::int64_t before);
   // Returns what fits into memory of the device, beside all else, when `tokens` more are read layer by layer. Without a
@@ -252,6 +258,7 @@ class Session {
   DecodeAttention attention_;
   PrefillRead prefill_read_;
   std::string context_read_by_;
+  std::set<std::string> read_by_;
   ApproximateTokens earlier_approximate_;
   DecodeAttention drafts_;           // without a method: nothing is drafted
   std::unique_ptr<DraftHead> head_;  // of this text, where the model has one

@@ -14,10 +14,7 @@ void AttentionStatement::add(const Session& session) {
   for (const std::string& method : session.earlier_approximate_tokens().methods) {
     add_reading(method + ApproximateTokens::suffix);
   }
-  const PrefillOptions& prefill = session.prefill_options();
-  if (prefill.kind != PrefillOptions::Kind::sparse && !reads_all(prefill, session.tokens())) {
-    add_reading(prefill_label(prefill));
-  }
+  for (const std::string& way : session.read_by()) add_reading(way);
   int8_products = int8_products || session.products() == gpu::Products::int8;
   over_ranks = over_ranks || session.over_ranks();
 }

@@ -64,6 +64,10 @@ TEST(AttentionStatement, NothingIsExactBehindAPromptThatWasNotReadExactly) {
   TinyRun run("llama");
   Session session = run.session.fork();
   session.set_prefill({.kind = PrefillOptions::Kind::window, .window = 16});
+  AttentionStatement before;
+  before.add(session);
+  EXPECT_TRUE(before.exact()) << "nothing was read by the window yet";
+  session.append(std::vector<std::int32_t>{5, 6, 7});
   run.decode(session, "dense", 2);
   AttentionStatement statement;
   statement.add_reading("window w=16 s=4");
@@ -74,6 +78,17 @@ TEST(AttentionStatement, NothingIsExactBehindAPromptThatWasNotReadExactly) {
   EXPECT_NE(statement.text().find("; the prompt was read by window w=16 s=4"), std::string::npos);
   statement.measurable = true;
   EXPECT_EQ(statement.text().find("--audit"), std::string::npos) << "its own steps attended to all";
+}
+
+TEST(AttentionStatement, APromptThatAWindowHeldWholeIsExactThoughTheAnswerIsLonger) {
+  TinyRun run("llama");
+  Session session = run.session.fork();
+  session.set_prefill({.kind = PrefillOptions::Kind::window, .window = session.tokens() + 1, .sinks = 0});
+  session.append(std::vector<std::int32_t>{5});
+  run.decode(session, "dense", 2);
+  AttentionStatement statement;
+  statement.add(session);
+  EXPECT_TRUE(statement.exact()) << statement.text();
 }
 
 TEST(AttentionStatement, NothingIsExactOfInputsRoundedTo8Bits) {
