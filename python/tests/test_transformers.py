@@ -54,11 +54,14 @@ def test_dense_equals_eager(name, machine):
             plug.Cache(model.config, machine=machine)
         return
     wanted = logits(model, rounded_cache(model.config), ids, 70)
+    model.set_attn_implementation("sdpa")
+    other = logits(model, rounded_cache(model.config), ids, 70)
     model.set_attn_implementation("hayloft:dense")
     cache = plug.Cache(model.config, block_tokens=16, window=8, machine=machine)
     made = logits(model, cache, ids, 70)
-    # Both round K and V alike and add in f32, in another order.
-    assert (made - wanted).abs().max() <= 2e-4 * wanted.abs().max()
+    # All round K and V alike and add in f32, in another order; a key halfway between two f16 then rounds to either, by which
+    # PyTorch's own two differ as well.
+    assert (made - wanted).abs().max() <= max(2e-4 * wanted.abs().max(), 2 * (other - wanted).abs().max())
     assert cache.get_seq_length() == 90
 
 
