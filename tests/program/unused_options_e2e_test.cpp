@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu/make_backend.h"
 #include "tests/program/program.h"
 #include "tests/support/temporary_folder.h"
 
@@ -42,6 +43,10 @@ TEST(UnusedOptions, OfACudaDeviceBesideTheCpu) {
       Words{"note: --device-rows, --experts, --gpu-memory, --kv-host, --link have no effect: not used by --device "
             "cpu, but by cuda"});
   EXPECT_EQ(notes_of(run(needle, {"--device", "cpu", "--device-rows", "off"})), Words{});
+  if (gpu::cuda_devices() == 0) {
+    EXPECT_EQ(notes_of(run(needle, {"--device-rows", "1GiB"})),
+              Words{"note: --device-rows has no effect: not used by --device auto where no GPU computes, but by cuda"});
+  }
   const Words plan = {"plan", "-m", model, "-c", "512", "--device", "cpu"};
   EXPECT_EQ(notes_of(run(plan, {"--card", "rtx4060"})),
             Words{"note: --card has no effect: not used by --device cpu, but by cuda"});

@@ -136,7 +136,7 @@ class PlanCommand : public Command {
     for (const char* option : {"--card", "--link-rate", "--device-rate"}) {
       if (app_.count(option) > 0) machine_.for_cuda.emplace_back(option);
     }
-    note_unused_cuda(machine_);
+    note_unused_cuda(machine_, machine_.device == "cpu");
     if (!model_.empty()) return;
     request_.config = runtime::plan::config_of_shape(shape_);
     for (const runtime::MethodOptions& method : request_.methods) {

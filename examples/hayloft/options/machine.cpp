@@ -113,13 +113,13 @@ int thread_count(const MachineOptions& options) {
   return processors;
 }
 
-void note_unused_cuda(const MachineOptions& options) {
-  if (options.device != "cpu" || options.for_cuda.empty()) return;
+void note_unused_cuda(const MachineOptions& options, bool cpu_computes) {
+  if (!cpu_computes || options.for_cuda.empty()) return;
   std::vector<std::string> given = options.for_cuda;
   std::sort(given.begin(), given.end());
   given.erase(std::unique(given.begin(), given.end()), given.end());
-  note("note: {} {} no effect: not used by --device cpu, but by cuda\n", fmt::join(given, ", "),
-       given.size() == 1 ? "has" : "have");
+  note("note: {} {} no effect: not used by --device {}, but by cuda\n", fmt::join(given, ", "),
+       given.size() == 1 ? "has" : "have", options.device == "cpu" ? "cpu" : "auto where no GPU computes");
 }
 
 void add_machine_options(CLI::App& app, MachineOptions& options) {

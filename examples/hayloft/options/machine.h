@@ -30,8 +30,8 @@ struct MachineOptions {
   std::string profile;                     // a file; empty: the one that hayloft link keeps
   std::vector<std::string> for_cuda = {};  // the options given that say something of a CUDA device alone
 };
-// Says which options of a CUDA device were given beside --device cpu.
-void note_unused_cuda(const MachineOptions& options);
+// Says which options of a CUDA device were given where the processor computes.
+void note_unused_cuda(const MachineOptions& options, bool cpu_computes);
 // options.threads, or as many as there are processors where it is more and nobody insists; a line on standard error
 // says so.
 int thread_count(const MachineOptions& options);

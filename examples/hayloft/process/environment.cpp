@@ -129,7 +129,7 @@ Environment::Environment(const MachineOptions& options)
       backend(make_backend(options, threads, link, notes)),
       arena(std::make_unique<offload::Arena>(topology, arena_options(options, *backend))),
       profile_given_(options.profile) {
-  note_unused_cuda(options);
+  note_unused_cuda(options, std::string_view(backend->name()) == "cpu");
   if (!options.verbose) return;
   note("machine: {}\ndevice: {}\nhost memory for keys and values: {}\n", topology.describe(), backend->description(),
        format_bytes(arena->budget_bytes()));
