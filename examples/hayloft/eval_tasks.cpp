@@ -230,7 +230,17 @@ std::vector<std::unique_ptr<runtime::eval::EvalTask>> EvalTasks::make(const std:
       }
     }
   }
-  for (const std::string& file : prepared_) tasks.push_back(runtime::eval::make_prepared_eval(file, tokenizer));
+  for (const std::string& file : prepared_) {
+    std::unique_ptr<runtime::eval::EvalTask> task = runtime::eval::make_prepared_eval(file, tokenizer);
+    const auto same = [&](const auto& other) {
+      return other->name() == task->name() && other->ctx_size() == task->ctx_size();
+    };
+    if (std::ranges::any_of(tasks, same)) {
+      fail("--jsonl {}: there is a task {} of {} tokens already; its rows would be mixed with these: rename the file",
+           file, task->name(), task->ctx_size());
+    }
+    tasks.push_back(std::move(task));
+  }
   return tasks;
 }
 

@@ -57,7 +57,9 @@ class EvalTask {
 // A task of RULER. The tokenizer must outlive it. Throws Error.
 std::unique_ptr<EvalTask> make_ruler_eval(std::string_view task, const RulerOptions& options,
                                           const Tokenizer& tokenizer, std::int64_t ctx_size);
-// A file of prepared samples, as RULER's scripts write it. The tokenizer must outlive it. Throws Error.
+// A file of prepared samples, as RULER's scripts write it. Its length is the power of two that all samples and their
+// answers fit, in tokens of this tokenizer, and no less than the file says. The tokenizer must outlive it. Throws
+// Error.
 std::unique_ptr<EvalTask> make_prepared_eval(const std::filesystem::path& file, const Tokenizer& tokenizer);
 
 // Says which needles a context gets, and in which text.

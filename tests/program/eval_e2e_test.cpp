@@ -128,6 +128,27 @@ TEST_F(EvalProgram, ReadsPreparedSamples) {
   EXPECT_EQ(json["rows"][0]["ctx_size"], 256);
 }
 
+TEST_F(EvalProgram, PreparedSamplesHaveTheLengthThatThisModelTakesAndANameOfTheirOwn) {
+  // RULER counted them by another tokenizer.
+  const auto sample = [](const std::string& input) {
+    return fmt::format(R"({{"input": "{}", "outputs": ["1"], "length": 9}})", input);
+  };
+  std::filesystem::create_directory(at("other"));
+  folder_.write("my.jsonl", sample(fmt::format("{:x>300}", "")));
+  folder_.write("other/my.jsonl", sample(fmt::format("{:y>300}", "")));
+  folder_.write("none.jsonl", sample(""));
+  const std::vector<std::string> one{"eval", "--jsonl", at("my.jsonl"), "--attn", "dense", "--json", at("e.json")};
+  ASSERT_EQ(run_program(one).exit_code, 0);
+  const auto row = nlohmann::json::parse(contents(at("e.json")))["rows"][0];
+  EXPECT_GE(row["ctx_size"], row["prompt_tokens"].get<int>() + 128) << row;
+
+  std::vector<std::string> more = one;
+  more.insert(more.end(), {"--jsonl", at("other/my.jsonl")});
+  EXPECT_TRUE(refused_with(run_program(more), 1, {"other/my.jsonl", "a task my of"}));
+  EXPECT_TRUE(
+      refused_with(run_program({"eval", "--jsonl", at("none.jsonl")}), 1, {"none.jsonl", "sample 1 has no text"}));
+}
+
 TEST_F(EvalProgram, FilesThatNoTaskReadsAreNoted) {
   folder_.write("file.txt", "hay and straw");
   for (const char* option : {"--squad", "--hotpotqa", "--triviaqa", "--cnn-dailymail", "--haystack", "--text"}) {

@@ -35,6 +35,7 @@ RulerSample read_sample(const nlohmann::json& object, const std::string& where) 
   for (const nlohmann::json& output : *outputs) {
     if (!output.is_string()) fields.refuse("outputs", output, "a list of texts");
     sample.outputs.push_back(output.get<std::string>());
+    if (sample.outputs.back().empty()) fields.refuse("outputs", output, "texts, not empty, which every answer has");
   }
   return sample;
 }

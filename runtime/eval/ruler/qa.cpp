@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "offload/error.h"
+#include "offload/json_file.h"
 #include "offload/text_file.h"
 #include "runtime/eval/ruler/random.h"
 #include "runtime/eval/ruler/ruler.h"
@@ -36,7 +37,13 @@ Questions read_questions(const std::filesystem::path& path, const char* option, 
   try {
     read(json::parse(text), all);
   } catch (const json::exception& error) {
-    fail("{} {}: not a file of {}: {}", option, path.string(), shape, error.what());
+    fail("{} {}: not a file of {}: {}", option, path.string(), shape, printable(error.what()));
+  }
+  for (const HopQuestion& question : all.questions) {
+    if (std::ranges::count(question.answers, "") > 0) {
+      fail("{} {}: an answer to \"{}\" is empty, and would be found in whatever a model says", option, path.string(),
+           printable(question.text));
+    }
   }
   if (all.questions.empty()) fail("{} {}: there is no question with an answer in it", option, path.string());
   return all;
