@@ -78,16 +78,19 @@ void EvalFile::read(const std::string& content, const std::string& recipe) {
     ++number;
     const std::string line = content.substr(begin, end - begin);
     if (number > 1) {
-      rows_.push_back(parse_eval_row(line, fmt::format("--out {}, line {}", path_.string(), number)));
+      const std::string where = fmt::format("--out {}, line {}", path_.string(), number);
+      rows_.push_back(parse_eval_row(line, digest_, where));
       const EvalRow& row = rows_.back();
-      keys_.insert(row_key(row.task, row.ctx_size, row.sample, row.prefill, row.attn));
+      if (!keys_.insert(row_key(row.task, row.ctx_size, row.sample, row.prefill, row.attn)).second) {
+        fail("{}: damaged: an earlier line has the same answer; take one of them out", where);
+      }
       continue;
     }
     const json there = json::parse(line, nullptr, false);
-    if (!there.is_object() || there.value("schema", "") != schema) {
+    if (!there.is_object() || there.value("schema", json()) != schema) {
       fail("--out {}: is there already and is no file of hayloft eval", path_.string());
     }
-    if (there.value("recipe", "") != digest_) {
+    if (there.value("recipe", json()) != digest_) {
       fail("--out {}: was written by another recipe: {}; name another file or use the same options", path_.string(),
            printable(difference(there.value("options", json()), json::parse(recipe))));
     }

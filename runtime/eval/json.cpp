@@ -218,9 +218,10 @@ std::string eval_row_json(const EvalRow& row, const std::string& recipe) {
   return json_line(object);
 }
 
-EvalRow parse_eval_row(const std::string& line, const std::string& where) {
+EvalRow parse_eval_row(const std::string& line, const std::string& recipe, const std::string& where) {
   try {
     const json object = json::parse(line);
+    if (object.at("recipe") != recipe) throw std::invalid_argument("of recipe " + object.at("recipe").dump());
     EvalRow row;
     row.task = object.at("task").get<std::string>();
     row.sample = object.at("sample").get<int>();

@@ -46,8 +46,8 @@ std::string file_digest(const std::string& option, const std::filesystem::path& 
 
 // One line without its end; `recipe` is the recipe's digest.
 std::string eval_row_json(const EvalRow& row, const std::string& recipe);
-// Throws Error when it is no such line.
-EvalRow parse_eval_row(const std::string& line, const std::string& where);
+// Throws Error, naming `where`, when it is no such line or of another recipe.
+EvalRow parse_eval_row(const std::string& line, const std::string& recipe, const std::string& where);
 
 // All that a user can choose about a method, in one line: two methods with the same are the same.
 std::string method_key(const MethodOptions& method);

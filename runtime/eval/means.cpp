@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "runtime/eval/json.h"
 
@@ -63,10 +64,13 @@ std::vector<MethodName> methods_of(const std::vector<EvalRow>& rows) {
 std::optional<double> mean_over_tasks(const std::vector<Group>& by_task, const std::string& method,
                                       std::int64_t ctx_size, Measure measure) {
   Mean mean;
+  std::set<std::string> tasks;
   for (const Group& group : by_task) {
-    if (group.method == method && group.ctx_size == ctx_size && group.measure == measure) mean.add(group.mean_score());
+    if (group.ctx_size != ctx_size || group.measure != measure) continue;
+    tasks.insert(group.task);
+    if (group.method == method) mean.add(group.mean_score());
   }
-  return mean.value();
+  return mean.count == static_cast<int>(tasks.size()) ? mean.value() : std::nullopt;
 }
 
 }  // namespace hayloft::runtime::eval

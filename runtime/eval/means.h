@@ -82,7 +82,8 @@ std::vector<MethodName> methods_of(const std::vector<EvalRow>& rows);  // in the
 // Returns what tells a row's method and way of reading from others.
 std::string answer_key(const EvalRow& row);
 
-// The mean over a method's tasks at one length that have this measure.
+// The mean over the tasks at one length that have this measure. None for a method that lacks one which another method
+// has: means over different tasks say nothing of methods.
 std::optional<double> mean_over_tasks(const std::vector<Group>& by_task, const std::string& method,
                                       std::int64_t ctx_size, Measure measure);
 

@@ -21,9 +21,8 @@ double bytes_of(const Group& group) {
 
 // Returns the bytes that dense attention reads at that length.
 std::optional<double> dense_bytes(const std::vector<Group>& groups, std::int64_t ctx_size) {
-  const auto dense = std::find_if(groups.begin(), groups.end(), [&](const Group& group) {
-    return group.ctx_size == ctx_size && group.label == "dense";
-  });
+  const auto dense = std::find_if(groups.begin(), groups.end(),
+                                  [&](const Group& group) { return group.ctx_size == ctx_size && group.dense; });
   return dense == groups.end() || bytes_of(*dense) <= 0 ? std::nullopt : std::optional(bytes_of(*dense));
 }
 

@@ -121,6 +121,8 @@ TEST_F(EvalFileTest, AnotherRecipeIsRefusedWithWhatDiffersAndTheFileStays) {
   recipe.seed = 43;
   EXPECT_TRUE(refuses([&] { EvalFile(path, recipe); }, {"--out", "rows.jsonl", "another recipe", "seed 42 (here 43)"}));
   EXPECT_EQ(contents(), before);
+  write("{\"schema\":\"hayloft.eval/1\",\"recipe\":5}\n");
+  EXPECT_TRUE(refuses([&] { EvalFile(path, recipe); }, {"rows.jsonl", "another recipe"}));
 }
 
 TEST_F(EvalFileTest, HowManyNeedlesShareAContextIsPartOfTheRecipe) {
@@ -144,7 +146,8 @@ TEST_F(EvalFileTest, WeightsOfAnotherFormAreAnotherRecipeWhicheverWasWrittenFirs
 }
 
 TEST_F(EvalFileTest, AFileOfAnotherKindIsRefusedAndStays) {
-  for (const char* text : {"a precious diary\n", "a precious diary", "{\"schema\":\"other/1\"}\n", "[1]\n"}) {
+  for (const char* text :
+       {"a precious diary\n", "a precious diary", "{\"schema\":\"other/1\"}\n", "{\"schema\":1}\n", "[1]\n"}) {
     write(text);
     EXPECT_TRUE(refuses([&] { EvalFile(path, recipe); }, {"rows.jsonl", "no file of hayloft eval"})) << text;
     EXPECT_EQ(contents(), text);
@@ -161,6 +164,18 @@ TEST_F(EvalFileTest, ADamagedLineInTheMiddleIsRefusedByItsNumber) {
   text[text.find("\"score\"") + 2] = 'q';
   write(text);
   EXPECT_TRUE(refuses([&] { EvalFile(path, recipe); }, {"rows.jsonl, line 2", "damaged"}));
+}
+
+TEST_F(EvalFileTest, RowsOfAnotherRunAndRowsThatStandThereTwiceAreRefusedByTheirLine) {
+  {
+    EvalFile file(path, recipe);
+    file.add(make_row(0));
+  }
+  const std::string one = contents();
+  write(one + eval_row_json(make_row(1), "0123456789abcdef") + "\n");
+  EXPECT_TRUE(refuses([&] { EvalFile(path, recipe); }, {"rows.jsonl, line 3", "recipe", "0123456789abcdef"}));
+  write(one + one.substr(one.find('\n') + 1));
+  EXPECT_TRUE(refuses([&] { EvalFile(path, recipe); }, {"rows.jsonl, line 3", "the same answer"}));
 }
 
 TEST_F(EvalFileTest, OnlyOneRunWritesToAFile) {

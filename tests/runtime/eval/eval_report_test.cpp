@@ -48,6 +48,14 @@ TEST(EvalReport, ScoresAreMeansOverSamplesAndTheLastLineTheMeanOverTasks) {
                                                       {"mean of 2", "90.00", "18.75"}}));
 }
 
+TEST(EvalReport, AMethodThatLacksATaskHasNoMeanOverTasks) {
+  EvalReport report = small_report();
+  report.rows.push_back(make_row("vt", 8192, "window", 1));
+  EXPECT_EQ(score_table(report, 8192).back(), (std::vector<std::string>{"mean of 2", "90.00", "18.75", "-"}));
+  EXPECT_EQ(length_table(report).back(), (std::vector<std::string>{"window k=128", "-", "-", "-", "-", "-"}));
+  EXPECT_EQ(eval_scatter(report)->panels[1].points.size(), 2u);
+}
+
 TEST(EvalReport, WithMoreMethodsThanTasksTheTableLiesOnItsSide) {
   EvalReport report;
   for (const char* method : {"dense", "topk", "window"}) report.rows.push_back(make_row("vt", 4096, method, 1));
@@ -174,6 +182,9 @@ TEST(EvalScatter, CompressionIsAShareOfWhatDenseAttentionReads) {
   for (std::size_t i = 0; i < points.size(); ++i) {
     EXPECT_DOUBLE_EQ(points[i].bytes / compressed->whole, plain[i].bytes / plain[0].bytes);
   }
+  report.rows.push_back(make_row("vt", 8192, "topk", 1));
+  report.rows.back().prefill = "window w=32 s=4";
+  EXPECT_TRUE(eval_scatter(report, EvalQuality::automatic, EvalCost::compression).has_value()) << "read in two ways";
   std::erase_if(report.rows, [](const EvalRow& row) { return row.attn.name == "dense"; });
   EXPECT_FALSE(eval_scatter(report, EvalQuality::automatic, EvalCost::compression).has_value());
 }
