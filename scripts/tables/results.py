@@ -4,12 +4,13 @@ FILE is what hayloft needle, bench or link wrote by --json, or a gpu-check.json,
 """
 import json
 import sys
-from itertools import groupby
 
 from common import mean, print_table, size
 
 
 def label(row):
+    if "method" in row:  # with all of its options; earlier files lack it
+        return row["method"]
     parts = [row["attn"]]
     parts += [f"r={row['r']}"] if row["r"] is not None else []
     parts += [f"k={row['k']}"] if row["k"] is not None else []
@@ -21,11 +22,13 @@ def attended_to_most(group):
     return group[0]["attn"] != "dense" and sum(row.get("attended_share", 0) for row in group) / len(group) >= 0.5
 
 
-def needle_table(rows):
+def needle_table(rows, complete):
+    groups = {}
+    for row in rows:  # those of a method do not follow each other where every needle has a context of its own
+        groups.setdefault((row["tokens"], label(row)), []).append(row)
     lines = []
     marked = False
-    for (tokens, name), group in groupby(rows, key=lambda row: (row["tokens"], label(row))):
-        group = list(group)
+    for (tokens, name), group in groups.items():
         marked |= attended_to_most(group)
         lines.append(
             (
@@ -40,6 +43,8 @@ def needle_table(rows):
     print_table(("tokens", "attention", "found", "ms/token", "link per token", "near per token"), lines)
     if marked:
         print("\n\\* attended to half of the context or more, so its figures are near those of dense attention")
+    if not complete:
+        print("\nThe run was stopped before its end: rows are missing.")
 
 
 def bench_table(bench):
@@ -81,7 +86,7 @@ def table_of(data, lengths):
     """The function that prints the table of what a subcommand wrote; None when it has none."""
     rows = [row for row in data.get("rows", []) if not lengths or row["tokens"] in lengths]
     if data.get("schema") == "hayloft.needle/1":
-        return lambda: needle_table(rows)
+        return lambda: needle_table(rows, data.get("complete", True))
     if data.get("schema") == "hayloft.bench/1":
         return lambda: bench_table({**data, "rows": rows})
     if data.get("link"):
