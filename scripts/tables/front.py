@@ -1,6 +1,6 @@
 """The README's table and picture: the bytes of a token between card, link and loft, of rows that `hayloft eval` wrote.
 
-Rows of one task at one length count, means over its samples. The picture needs no package; it is readable on light and
+Rows of one task at one length, read exactly, count, means over its samples. The picture needs no package; it is readable on light and
 dark pages alike, whatever the viewer prefers.
 """
 import json
@@ -97,7 +97,8 @@ def run(args):
     with open(args.rows, encoding="utf-8") as file:
         for line in file:
             row = json.loads(line)
-            if row.get("task") == args.task and row["ctx_size"] == args.tokens and row["attn"] in rows:
+            asked = row.get("task") == args.task and row["ctx_size"] == args.tokens and row.get("prefill", "exact") == "exact"
+            if asked and row["attn"] in rows:
                 rows[row["attn"]].append(row)
     if missing := [label for label, of in rows.items() if not of]:
         sys.exit(f"scripts/table: {args.rows}: no row of {', '.join(missing)} at {args.tokens} tokens of {args.task}")

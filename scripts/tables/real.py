@@ -75,8 +75,8 @@ def mebibytes(value):
 
 
 def read(files):
-    """Rows by sample, by method, by model, task and length."""
-    groups = defaultdict(lambda: defaultdict(dict))  # model, task, length; method; sample
+    """Rows by sample, by method, by model, task, length and way of reading."""
+    groups = defaultdict(lambda: defaultdict(dict))  # model, task, length, reading; method; sample
     for file in files:
         model = None
         for line in open(file):
@@ -84,13 +84,14 @@ def read(files):
             if "options" in row:
                 model = row["options"]["model"].removesuffix(".gguf")
                 continue
-            samples = groups[model, row["task"], row["ctx_size"]][row["attn"]]
+            samples = groups[model, row["task"], row["ctx_size"], row.get("prefill", "exact")][row["attn"]]
             known = samples.setdefault(row["sample"], row)  # the same sample with and without --agreement is one
             known.update((key, value) for key, value in row.items() if known.get(key) is None)
-    for (model, task, length), by_method in groups.items():
+    for (model, task, length, reading), by_method in groups.items():
         methods = {label: list(samples.values()) for label, samples in by_method.items()}
         samples = max(len(rows) for rows in methods.values())
-        yield f"{model}, `{task}`, {length:,} tokens, {samples} sample{'s' * (samples > 1)}", methods
+        way = "" if reading == "exact" else f", read {reading}"
+        yield f"{model}, `{task}`, {length:,} tokens, {samples} sample{'s' * (samples > 1)}{way}", methods
 
 
 def equal(args):
