@@ -230,6 +230,9 @@ TEST(LinkAndPlan, AProfileSaysWhoseItIsAndItsMachineIsPlannedFor) {
       << named.err;
   EXPECT_NE(named.out.find("per token"), std::string::npos);
   EXPECT_TRUE(refused_with(plan({"--machine", path, "--profile", path}), 2, {"--machine", "--profile"}));
+  EXPECT_TRUE(refused_with(plan({"--machine", path, "-t", "2"}), 2, {"--threads", "--machine"}));
+  const Outcome one = plan({"-c", "4k", "--profile", path, "-t", "1"});
+  EXPECT_NE(one.err.find("is of 96 threads and so are its times; the plan is of 1: "), std::string::npos) << one.err;
 }
 
 TEST(LinkAndPlan, ExpertsHeldAreOfAMixtureLikeTheModelAndOfExpertsThatCrossALink) {

@@ -132,6 +132,9 @@ class PlanCommand : public Command {
     if (!machine_file_.empty() && !machine_.profile.empty()) {
       fail("--machine and --profile both name a profile; --machine takes memory and threads from it as well");
     }
+    if (!machine_file_.empty() && app_.count("--threads") > 0) {
+      fail("--threads: --machine takes threads from {}; leave one of them out", machine_file_);
+    }
     take_rates();
     for (const char* option : {"--card", "--link-rate", "--device-rate"}) {
       if (app_.count(option) > 0) machine_.for_cuda.emplace_back(option);
@@ -336,6 +339,11 @@ class PlanCommand : public Command {
     if (profile && profile->device != device) {
       note("the machine profile is of device {}, the plan of {}: no times\n", profile->device, device);
       profile.reset();
+    }
+    if (profile && profile->threads != request_.threads) {
+      note(
+          "note: the machine profile is of {0} threads and so are its times; the plan is of {1}: hayloft link -t {1}\n",
+          profile->threads, request_.threads);
     }
     return profile;
   }
