@@ -83,8 +83,11 @@ void add_attention_stats_option(CLI::App& app, std::string& file) {
 void write_attention_stats(const runtime::AttentionStats& stats, const std::string& file) {
   const runtime::AttentionReport& report = stats.report();
   const std::string ending = std::filesystem::path(file).extension().string();
-  if (runtime::eval::is_picture(file)) {
-    if (report.layers.empty()) return note("--attention-stats: no step was measured, {} is not drawn\n", shown(file));
+  const bool picture = runtime::eval::is_picture(file);
+  if (report.layers.empty() && (picture || report.experts.empty())) {
+    return note("note: --attention-stats: no step was measured, so {} is not written\n", shown(file));
+  }
+  if (picture) {
     return offload::write_file(file, runtime::eval::render_lines(runtime::eval::attention_chart(report)));
   }
   TextOutput(file).write(ending == ".md" ? runtime::attention_table(report) : runtime::attention_json(report));

@@ -113,6 +113,18 @@ TEST_F(EvalProgram, MeasuresATextAndDrawsAPlot) {
   EXPECT_NE(contents(at("p.svg")).find("</svg>"), std::string::npos);
 }
 
+TEST_F(EvalProgram, ARunThatFindsAllOfItsRowsLeavesTheStatisticsOfTheOneBefore) {
+  const std::vector<std::string> arguments{
+      "-c",     "512",   "--samples", "1",           "--tasks",           "niah_single_1",
+      "--attn", "dense", "--out",     at("r.jsonl"), "--attention-stats", at("s.json")};
+  ASSERT_EQ(eval(arguments).exit_code, 0);
+  const std::string stats = contents(at("s.json"));
+  const Outcome again = eval(arguments);
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_NE(again.err.find("no step was measured"), std::string::npos) << again.err;
+  EXPECT_EQ(contents(at("s.json")), stats);
+}
+
 TEST_F(EvalProgram, ReadsPreparedSamples) {
   folder_.write(
       "my_niah.jsonl",
