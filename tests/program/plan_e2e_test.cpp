@@ -210,6 +210,13 @@ TEST(LinkAndPlan, AProfileSaysWhoseItIsAndItsMachineIsPlannedFor) {
   EXPECT_EQ(other.exit_code, 0) << other.err;
   EXPECT_GT(nlohmann::json::parse(other.out)["plans"][0]["methods"][0]["ms_per_token"]["total"], 0);
   EXPECT_EQ(other.err, "");
+  const Outcome card = run_program({"plan", "--shape", "2,32,8,128", "-c", "4k", "--attn", "dense", "--machine", path,
+                                    "--card", "rtx4060", "--json", "-"});
+  EXPECT_EQ(nlohmann::json::parse(card.out)["plans"][0]["bytes"]["device_budget"], (std::uint64_t{15} << 29))
+      << "in that machine, with the memory that it has";
+  const Outcome unused = plan({"-c", "4k", "--card", "rtx4060"});
+  EXPECT_NE(unused.err.find("--card has no effect"), std::string::npos) << unused.err;
+  EXPECT_EQ(unused.out.find("card"), std::string::npos) << unused.out;
 
   const std::string kept = folder / "hayloft/profile.json";
   std::filesystem::create_directories(std::filesystem::path(kept).parent_path());

@@ -139,7 +139,9 @@ class PlanCommand : public Command {
     for (const char* option : {"--card", "--link-rate", "--device-rate"}) {
       if (app_.count(option) > 0) machine_.for_cuda.emplace_back(option);
     }
-    note_unused_cuda(machine_, machine_.device == "cpu");
+    const bool on_cpu = machine_.device == "cpu";
+    note_unused_cuda(machine_, on_cpu);
+    if (on_cpu) request_.card.reset();  // as that said
     if (!model_.empty()) return;
     request_.config = runtime::plan::config_of_shape(shape_);
     for (const runtime::MethodOptions& method : request_.methods) {
@@ -271,9 +273,15 @@ class PlanCommand : public Command {
     }
   }
 
+  // Returns what is said of a device's memory: by --gpu-memory, else by a named card; 0: nothing.
+  std::uint64_t said_of_device() const {
+    if (machine_.cuda.memory_bytes > 0) return machine_.cuda.memory_bytes;
+    return request_.card && request_.card->memory_bytes > 0 ? request_.card->memory_bytes - kept_by_others : 0;
+  }
+
   std::uint64_t device_of(const runtime::plan::MachineProfile& other) const {
     if (machine_.device == "cpu") return 0;
-    if (machine_.cuda.memory_bytes > 0) return machine_.cuda.memory_bytes;
+    if (const std::uint64_t said = said_of_device(); said > 0) return said;
     if (other.device == "cuda" && other.origin.gpu_memory_bytes == 0) {
       fail("{}: does not say how much memory its device has; give --gpu-memory", machine_file_);
     }
@@ -296,8 +304,7 @@ class PlanCommand : public Command {
   // gives; 0: the CPU.
   std::uint64_t device_budget(const offload::Threads& threads) const {
     if (machine_.device == "cpu") return 0;
-    if (machine_.cuda.memory_bytes > 0) return machine_.cuda.memory_bytes;
-    if (request_.card && request_.card->memory_bytes > 0) return request_.card->memory_bytes - kept_by_others;
+    if (const std::uint64_t said = said_of_device(); said > 0) return said;
     try {
       const gpu::DeviceMemory device = gpu::make_cuda_backend(threads, machine_.cuda)->memory();
       return device.budget_bytes + device.overhead_bytes;
