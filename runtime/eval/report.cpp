@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -49,6 +50,15 @@ std::vector<std::int64_t> share_lengths(const EvalReport& report) {
     if (row.measure == Measure::share) lengths.insert(row.ctx_size);
   }
   return {lengths.begin(), lengths.end()};
+}
+
+// Returns whether all lengths have the same tasks that are scored in percent.
+bool tasks_alike(const std::vector<Group>& by_task) {
+  std::map<std::int64_t, std::set<std::string>> tasks;
+  for (const Group& group : by_task) {
+    if (group.measure == Measure::share) tasks[group.ctx_size].insert(group.task);
+  }
+  return std::ranges::all_of(tasks, [&](const auto& of) { return of.second == tasks.begin()->second; });
 }
 
 TextTable transposed(const TextTable& table) {
@@ -119,6 +129,7 @@ TextTable length_table(const EvalReport& report) {
   const std::vector<std::int64_t> lengths = share_lengths(report);
   if (lengths.size() < 2) return {};
   const std::vector<Group> groups = group_rows(report.rows, true);
+  const bool comparable = tasks_alike(groups);
   TextTable table{{"attention"}};
   for (const std::int64_t length : lengths) table[0].push_back(format_count(length));
   table[0].insert(table[0].end(), {"wAvg (inc)", "wAvg (dec)", "effective length"});
@@ -133,10 +144,10 @@ TextTable length_table(const EvalReport& report) {
       scores.push_back(*mean);
       if (*mean >= report.effective_share) effective = length;
     }
-    const bool whole = scores.size() == lengths.size();
+    const bool whole = comparable && scores.size() == lengths.size();
     table.back().push_back(whole ? percent(weighted(scores, true)) : "-");
     table.back().push_back(whole ? percent(weighted(scores, false)) : "-");
-    table.back().push_back(effective > 0 ? format_count(effective) : "-");
+    table.back().push_back(comparable && effective > 0 ? format_count(effective) : "-");
   }
   return table;
 }

@@ -86,6 +86,13 @@ TEST(EvalReport, LengthsAreWeightedBothWaysAndTheLongestGoodOneIsEffective) {
   EXPECT_EQ(length_table(strict)[1].back(), "-");
 }
 
+TEST(EvalReport, LengthsOfOtherTasksAreNotAveraged) {
+  EvalReport report = small_report();
+  report.rows.push_back(make_row("fwe", 4096, "dense", 1));
+  report.rows.push_back(make_row("fwe", 4096, "topk", 1));
+  EXPECT_EQ(length_table(report)[1], (std::vector<std::string>{"dense", "93.33", "90.00", "-", "-", "-"}));
+}
+
 TEST(EvalReport, OneLengthNeedsNoTableOfLengths) {
   EvalReport report = small_report();
   report.rows.resize(6);
