@@ -20,6 +20,22 @@ def plans(program, *options):
     return json.loads(said.stdout)["plans"]
 
 
+def eval_rows(path):
+    """Returns the rows of files of `hayloft eval --out`, one behind the other, each with its recipe's `model`; one that was
+    cut off is left out."""
+    model, rows = None, []
+    try:
+        with open(path, encoding="utf-8") as file:
+            for line in (json.loads(line) for line in file if line.endswith("\n")):
+                if "options" in line:
+                    model = line["options"]["model"]
+                else:
+                    rows.append({**line, "model": model})
+    except (OSError, ValueError) as problem:
+        sys.exit(f"scripts/table: {path}: {getattr(problem, 'strerror', None) or problem}")
+    return rows
+
+
 def mean(rows, field):
     """Returns the mean over the rows that have the field; None when none has."""
     values = [row[field] for row in rows if row.get(field) is not None]

@@ -3,11 +3,10 @@
 Rows of one task at one length, read exactly, count, means over its samples. The picture needs no package; it is readable on light and
 dark pages alike, whatever the viewer prefers.
 """
-import json
 import pathlib
 import sys
 
-from common import mean, print_table
+from common import eval_rows, mean, print_table
 
 METHODS = ("dense", "sparq r=16 k=128", "topk k=128", "window k=128")
 SAID = {  # what a method reads, in a line of the picture
@@ -94,12 +93,10 @@ def add_arguments(parser):
 
 def run(args):
     rows = {label: [] for label in METHODS}
-    with open(args.rows, encoding="utf-8") as file:
-        for line in file:
-            row = json.loads(line)
-            asked = row.get("task") == args.task and row["ctx_size"] == args.tokens and row.get("prefill", "exact") == "exact"
-            if asked and row["attn"] in rows:
-                rows[row["attn"]].append(row)
+    for row in eval_rows(args.rows):
+        asked = row["task"] == args.task and row["ctx_size"] == args.tokens and row.get("prefill", "exact") == "exact"
+        if asked and row["attn"] in rows:
+            rows[row["attn"]].append(row)
     if missing := [label for label, of in rows.items() if not of]:
         sys.exit(f"scripts/table: {args.rows}: no row of {', '.join(missing)} at {args.tokens} tokens of {args.task}")
     print_table(("attention", "found", "attended", "over the link", "searched in the loft"),

@@ -6,12 +6,11 @@
   plot ROWS.jsonl PICTURE.svg  draws quality (-log10 of the KL divergence from dense attention) against bytes read per
                                token, with the Pareto front
 """
-import json
 import subprocess
 import sys
 from collections import defaultdict
 
-from common import add_program, figure, mean, print_table, size
+from common import add_program, eval_rows, figure, mean, print_table, size
 
 METHODS = [
     "dense",
@@ -62,10 +61,8 @@ def plot(args):
 
 
 def show(args):
-    with open(args.rows, encoding="utf-8") as file:
-        rows = [json.loads(line) for line in file][1:]
     lengths = defaultdict(lambda: defaultdict(list))
-    for row in rows:
+    for row in eval_rows(args.rows):
         lengths[row["ctx_size"]][row["attn"]].append(row)
     for length in sorted(lengths):
         print(f"\n### {length:,} tokens\n")

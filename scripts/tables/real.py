@@ -10,7 +10,6 @@
          with --agreement of KL from dense attention, with an interval of 95% (bootstrap over texts), and top-1.
   counts of rows with several --attn-k, the same by how many positions are attended to, of methods that have rows of each.
 """
-import json
 import math
 import pathlib
 import random
@@ -19,7 +18,7 @@ import subprocess
 import sys
 from collections import defaultdict
 
-from common import ROOT, add_program, figure, interval, mean, print_table
+from common import ROOT, add_program, eval_rows, figure, interval, mean, print_table
 
 SMALL = ("dense,topk,ann,sparq:r=8,sparq:r=16,sparq:r=32,lowrank:r=16,pages:page=16,window,h2o")
 FAST = ("dense,topk,sparq:r=8,sparq:r=16,sparq:r=32,pages:page=16,window,h2o")  # for long contexts
@@ -78,12 +77,8 @@ def read(files):
     """Rows by sample, by method, by model, task, length and way of reading."""
     groups = defaultdict(lambda: defaultdict(dict))  # model, task, length, reading; method; sample
     for file in files:
-        model = None
-        for line in open(file):
-            row = json.loads(line)
-            if "options" in row:
-                model = row["options"]["model"].removesuffix(".gguf")
-                continue
+        for row in eval_rows(file):
+            model = row["model"].removesuffix(".gguf")
             samples = groups[model, row["task"], row["ctx_size"], row.get("prefill", "exact")][row["attn"]]
             known = samples.setdefault(row["sample"], row)  # the same sample with and without --agreement is one
             known.update((key, value) for key, value in row.items() if known.get(key) is None)
