@@ -47,6 +47,21 @@ TEST_F(VerifyTest, APassIsItsSingleStepsToTheBitWithRowsOfIntegersAndEveryForm) 
   }
 }
 
+TEST_F(VerifyTest, WhatIsSavedBetweenPassesIsThatOfSingleSteps) {
+  test::TemporaryFolder folder;
+  const Model hybrid(test::write_hybrid_model(folder.path() / "model", {.layers = 4}), *backend);
+  const Model windows(goldens / "gemma3", *backend);
+  std::uint32_t seed = 20;
+  for (const Model* of : {static_cast<const Model*>(&model), &windows, &hybrid}) {
+    for (const offload::RowFormat rows :
+         {offload::RowFormat::f16, offload::RowFormat::int8, offload::RowFormat::int4}) {
+      SessionOptions with = options;
+      with.cache.rows = rows;
+      ASSERT_NO_FATAL_FAILURE(runtime::expect_as_single_steps(*of, arena, with, seed++, 160, 140, folder.path()));
+    }
+  }
+}
+
 TEST_F(VerifyTest, APassThatFailsLeavesNothing) {
   const auto prompt = random_tokens(75, model.config().vocab_size, 3);
   Session session(model, arena, options), alone(model, arena, options);

@@ -4,9 +4,12 @@
 
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <random>
+#include <span>
 #include <vector>
 
+#include "offload/snapshot/writer.h"
 #include "runtime/decode/session.h"
 
 // Several tokens verified in one pass against as many single steps by `dense` of the same backend, to the bit.
@@ -33,10 +36,23 @@ inline void expect_same_cache(const Cache& a, const Cache& b) {
   }
 }
 
+// Returns the session as it is once it has been saved to the file and opened again.
+inline Session saved_and_opened(const Model& of, offload::Arena& arena, const SessionOptions& with,
+                                const Session& session, std::span<const std::int32_t> text,
+                                const std::filesystem::path& file) {
+  const Cache& cache = session.cache();
+  const std::vector<offload::SnapshotTail> tails = cache.tails();
+  std::vector<offload::TailImage> images;
+  for (const offload::SnapshotTail& tail : tails) images.push_back(tail.image());
+  offload::save_snapshot(file, {{}, cache.store().shape(), of.config().layers, ""}, cache.store(), text, images, true);
+  return Session(of, arena, with, offload::Snapshot::open(file));
+}
+
 // Walks of passes of random lengths, of each of which a random number of tokens is kept, beside single steps of what
-// stays. Forks go on where they were made.
+// stays. Forks go on where they were made, and so do sessions that were saved in the folder, where there is one.
 inline void expect_as_single_steps(const Model& of, offload::Arena& arena, const SessionOptions& with,
-                                   std::uint32_t seed, int wanted, int longest_prompt = 140) {
+                                   std::uint32_t seed, int wanted, int longest_prompt = 140,
+                                   const std::filesystem::path& folder = {}) {
   std::mt19937 random(seed);
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
   const int vocab = of.config().vocab_size;
@@ -49,6 +65,7 @@ inline void expect_as_single_steps(const Model& of, offload::Arena& arena, const
   Session together(of, arena, with), alone(of, arena, with);
   together.append(prompt);
   alone.append(prompt);
+  std::vector<std::int32_t> text = prompt;
   int passes = 0;
   for (int done = 0; done < wanted; ++passes) {
     const auto tokens = random_text(1 + below(20));
@@ -64,6 +81,7 @@ inline void expect_as_single_steps(const Model& of, offload::Arena& arena, const
           << "token " << done + i;
     }
     done += kept;
+    text.insert(text.end(), tokens.begin(), tokens.begin() + kept);
     ASSERT_NO_FATAL_FAILURE(expect_same_cache(together.cache(), alone.cache())) << "after " << done;
     ASSERT_EQ(together.steps(), alone.steps());
     ASSERT_EQ(together.counters().elements, alone.counters().elements);
@@ -73,6 +91,10 @@ inline void expect_as_single_steps(const Model& of, offload::Arena& arena, const
     ASSERT_EQ(together.attended_share(), alone.attended_share());
     ASSERT_EQ(together.methods_used(), alone.methods_used());
     if (below(4) == 0) together = together.fork(), alone = alone.fork();
+    if (!folder.empty() && below(4) == 0) {
+      together = saved_and_opened(of, arena, with, together, text, folder / "together.hay");
+      alone = saved_and_opened(of, arena, with, alone, text, folder / "alone.hay");
+    }
   }
   EXPECT_LT(passes, wanted / 2) << "tokens stay in runs";
 }
