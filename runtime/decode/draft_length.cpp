@@ -10,13 +10,13 @@ constexpr double kMemory = 48;             // tokens whose fate is remembered at
 constexpr double kFading = 1 - 1 / 256.0;  // of what was seen, at each time that nothing is drafted
 
 // Costs in bytes that a processor reads, or that a device reads over its link. A multiplication and addition takes a
-// processor about as long as it takes to read so many; a device has arithmetic to spare, and its own memory gives some
-// twenty times what its link does.
+// processor 0.2 to 0.8 of the time that it takes to read a byte, by model and machine (docs/exact.md); a device has
+// arithmetic to spare, and its own memory gives some twenty times what its link does.
 struct Rates {
   double product;
   double device_byte;
 };
-constexpr Rates kProcessor{1, 1}, kDevice{0.02, 0.05};
+constexpr Rates kProcessor{0.5, 1}, kDevice{0.02, 0.05};
 
 }  // namespace
 
