@@ -236,8 +236,8 @@ std::vector<std::unique_ptr<runtime::eval::EvalTask>> EvalTasks::make(const std:
       return other->name() == task->name() && other->ctx_size() == task->ctx_size();
     };
     if (std::ranges::any_of(tasks, same)) {
-      fail("--jsonl {}: there is a task {} of {} tokens already; its rows would be mixed with these: rename the file",
-           file, task->name(), task->ctx_size());
+      fail("--jsonl {}: there is a task {} of {} tokens already; put the samples of one set into one file", file,
+           task->name(), task->ctx_size());
     }
     tasks.push_back(std::move(task));
   }

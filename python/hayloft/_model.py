@@ -217,18 +217,19 @@ class Session:
                 return
 
     def generate(self, prompt: str | Iterable[int], max_tokens: int = 128, *, sampling: Sampling | None = None,
-                 stop_at_end: bool = True, draft: str | None = None) -> str:
+                 stop_at_end: bool = True, draft: str | None = None, draft_max: int = 24) -> str:
         """The text that stream() makes, without the token that ends it. As there, the token drawn last, be it that one or
         the last of the text, is not in the session.
 
         draft: "lookup", "self:sparq:r=8:k=256", "mtp" or "lookup,self", as `--draft` of the program. What comes next is drafted,
             and one pass of exact attention verifies all of the draft: the same text, sooner where drafts are accepted. For
             attn "dense". What was drafted is then in `drafts`.
+        draft_max: tokens drafted for a pass at most, 1 to 63.
         """
         if draft is None:
             return "".join(self.stream_text(prompt, max_tokens, sampling=sampling, stop_at_end=stop_at_end))
         ids, ends = self._begin(prompt, max_tokens, stop_at_end)
-        drawn, self.drafts = self._session.draft(ids[-1], _sampler(sampling), max_tokens, sorted(ends), draft)
+        drawn, self.drafts = self._session.draft(ids[-1], _sampler(sampling), max_tokens, sorted(ends), draft, draft_max)
         text = _core.TextStream(self.model._open, ids[-1])
         return "".join([*map(text.push, drawn), text.finish()])
 

@@ -133,9 +133,11 @@ class OpenSession {
   // come up to one of `ends`. All but the last of them are in the session then.
   std::pair<std::vector<std::int32_t>, runtime::DraftFigures> draft(std::int32_t token, runtime::Sampler& sampler,
                                                                     int most, const std::vector<std::int32_t>& ends,
-                                                                    const std::string& drafts) {
+                                                                    const std::string& drafts, int most_drafted) {
     const Use use(*this);
-    const runtime::DraftOptions options = runtime::parse_draft(drafts);
+    runtime::DraftOptions options = runtime::parse_draft(drafts);
+    if (most_drafted < 1 || most_drafted > 63) fail("draft_max {}: must be 1 to 63", most_drafted);
+    options.most = most_drafted;
     if (attn_ != "dense") {
       fail("draft: drafts are verified by exact attention: set attn to 'dense', which is '{}', or leave draft out",
            attn_);
@@ -337,11 +339,11 @@ void bind_session(py::module_& module) {
       .def("next", &OpenSession::next, unlocked)
       .def("draft",
            [](OpenSession& session, std::int32_t token, runtime::Sampler& sampler, int most,
-              const std::vector<std::int32_t>& ends, const std::string& drafts) {
+              const std::vector<std::int32_t>& ends, const std::string& drafts, int most_drafted) {
              std::pair<std::vector<std::int32_t>, runtime::DraftFigures> made;
              {
                const py::gil_scoped_release released;
-               made = session.draft(token, sampler, most, ends, drafts);
+               made = session.draft(token, sampler, most, ends, drafts, most_drafted);
              }
              const runtime::DraftFigures& figures = made.second;
              py::dict counts;

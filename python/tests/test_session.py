@@ -47,6 +47,16 @@ def test_drafts_change_no_token(model, draft):
             == alone.generate([28], 20, sampling=sampled))
 
 
+def test_a_draft_is_no_longer_than_it_may_be(model):
+    session = model.session().append(PROMPT)
+    wanted = session.fork().generate([28], 40, draft="lookup")
+    short = session.fork()
+    assert short.generate([28], 40, draft="lookup", draft_max=1) == wanted
+    assert short.drafts["drafted"] <= short.drafts["passes"]
+    with pytest.raises(hayloft.Error, match="draft_max 0: must be 1 to 63"):
+        session.generate([28], 4, draft="lookup", draft_max=0)
+
+
 def test_drafts_are_refused_where_they_are_not_verified(model):
     with pytest.raises(hayloft.Error, match="set attn to 'dense'"):
         model.session(attn="sparq:r=16:k=32").generate(PROMPT, 4, draft="lookup")

@@ -192,17 +192,21 @@ class Run {
       return row;
     }
     std::vector<std::int32_t> answer;
-    decode(asked, method, sample.prompt.back(), row, [&](const std::vector<float>& logits) {
-      answer.push_back(asked.read.agreed(argmax(logits)));
-      return goes_on(answer, sample);
-    });
+    if (options_.drafts && method->options().name == "dense") {
+      answer = decode_by_drafts(asked, sample, row);
+    } else {
+      decode(asked, method, sample.prompt.back(), row, [&](const std::vector<float>& logits) {
+        answer.push_back(asked.read.agreed(argmax(logits)));
+        return goes_on(answer, sample);
+      });
+    }
     grade(std::move(answer), sample, row);
     if (reference) {
       EvalRow led;
       follow(asked, method, sample.prompt.back(), *reference, led);
       row.top1 = led.top1;
       row.kl = led.kl;
-      row.accepted = led.accepted;
+      row.accepted_shares = led.accepted_shares;
     }
     return row;
   }
@@ -224,7 +228,7 @@ class Run {
     EvalRow row = reference.row;
     row.top1 = 1;
     row.kl = 0;
-    row.accepted = accepted_tokens(std::vector<bool>(reference.tokens.size(), true), drafted_tokens);
+    row.accepted_shares = accepted_shares(std::vector<bool>(reference.tokens.size(), true), drafted_tokens);
     if (sample.forced.empty()) {
       grade(reference.tokens, sample, row);
       return row;
@@ -254,14 +258,13 @@ class Run {
     });
     const auto steps = static_cast<double>(step);
     row.top1 = static_cast<double>(std::ranges::count(same, true)) / steps;
-    row.accepted = accepted_tokens(same, drafted_tokens);
+    row.accepted_shares = accepted_shares(same, drafted_tokens);
     row.kl = divergences / steps;
     return losses / steps;
   }
 
-  // Decodes from `token` on in a fork of what has been read, as `next` says, and enters what it took, and where the row
-  // has a k how near it came to exact attention.
-  void decode(const Asked& asked, const SharedMethod& method, std::int32_t token, EvalRow& row, const Next& next) {
+  // Forks what has been read, and reads what is left of the prompt, to be decoded by `method`.
+  Session begin(const Asked& asked, const SharedMethod& method, EvalRow& row) const {
     Session session = asked.read.fork();
     if (!asked.rest.empty()) {
       session.set_prefill({});
@@ -272,6 +275,41 @@ class Run {
     }
     if (const MethodState* state = session.state(*method)) row.state_bytes = state->bytes();
     session.set_method(method);
+    return session;
+  }
+
+  // Answers by dense attention, several tokens a pass.
+  std::vector<std::int32_t> decode_by_drafts(const Asked& asked, const EvalSample& sample, EvalRow& row) {
+    Session session = begin(asked, dense_, row);
+    if (options_.drafts->self) {
+      const SharedMethod drafts = make_method(*options_.drafts->self, model_.config().head_dim);
+      session.prepare(*drafts, hooks_.prepare);
+      session.set_draft_method(drafts);
+    }
+    Drafting drafting(*options_.drafts);
+    drafting.read(sample.prompt);
+    Sampler greedy{{}};
+    std::vector<std::int32_t> answer;
+    double seconds = 0;
+    for (bool more = true; more;) {
+      const Clock::time_point start = Clock::now();
+      drafting.next(session, greedy, sample.answer_tokens - static_cast<int>(answer.size()), [&](std::int32_t token) {
+        answer.push_back(token);
+        return more = goes_on(answer, sample).has_value();
+      });
+      seconds += seconds_since(start);
+      if (hooks_.step) hooks_.step();
+    }
+    row.drafts = drafting.figures();
+    enter_costs(session, seconds, row);
+    row.link_bytes_per_token = static_cast<double>(row.drafts->link_bytes) / static_cast<double>(row.steps);
+    return answer;
+  }
+
+  // Decodes from `token` on, as `next` says, and enters what it took, and where the row has a k how near it came to
+  // exact attention.
+  void decode(const Asked& asked, const SharedMethod& method, std::int32_t token, EvalRow& row, const Next& next) {
+    Session session = begin(asked, method, row);
     double seconds = 0, watched = 0;
     std::shared_ptr<FidelityControl> kept;
     if (method->options().name == "auto" && options_.auto_fidelity > 0 && !options_.session.peers().several()) {
@@ -295,22 +333,28 @@ class Run {
       if (hooks_.step) hooks_.step();
       now = next(logits);
     }
-    row.steps = session.steps();
-    const auto steps = static_cast<double>(row.steps);
-    row.ms_per_token = (seconds - watched) * 1000 / steps;
-    const Counters& counters = session.counters();
-    row.attended_share = session.attended_share();
-    row.elements_per_token = static_cast<double>(counters.elements) / steps;
-    row.positions_scored_per_token = static_cast<double>(counters.positions_scored) / steps;
-    row.link_bytes_per_token = static_cast<double>(counters.total(Place::link)) / steps;
-    row.near_bytes_per_token = static_cast<double>(counters.total(Place::near)) / steps;
+    enter_costs(session, seconds - watched, row);
     if (ranks.several()) {
+      const auto steps = static_cast<double>(row.steps);
       const cluster::Ledger::Entry network = ranks.ledger().since(before).total();
       row.network_messages_per_token = static_cast<double>(network.messages) / steps;
       row.network_sent_per_token = static_cast<double>(network.sent) / steps;
       row.network_received_per_token = static_cast<double>(network.received) / steps;
     }
     meter->enter(row);
+  }
+
+  // Enters what the session's steps took.
+  static void enter_costs(const Session& session, double seconds, EvalRow& row) {
+    row.steps = session.steps();
+    const auto steps = static_cast<double>(row.steps);
+    row.ms_per_token = seconds * 1000 / steps;
+    const Counters& counters = session.counters();
+    row.attended_share = session.attended_share();
+    row.elements_per_token = static_cast<double>(counters.elements) / steps;
+    row.positions_scored_per_token = static_cast<double>(counters.positions_scored) / steps;
+    row.link_bytes_per_token = static_cast<double>(counters.total(Place::link)) / steps;
+    row.near_bytes_per_token = static_cast<double>(counters.total(Place::near)) / steps;
   }
 
   bool ends(std::int32_t token) const {

@@ -10,6 +10,7 @@
 #include "offload/host/arena.h"
 #include "runtime/attention/method.h"
 #include "runtime/attention/step_observer.h"
+#include "runtime/decode/drafting.h"
 #include "runtime/decode/session.h"
 #include "runtime/eval/task.h"
 
@@ -42,9 +43,9 @@ struct EvalRow {
   // attention generated.
   std::optional<double> top1;
   std::optional<double> kl;
-  // Of drafts of drafted_tokens by the method, how many tokens of them a pass of exact attention would accept: the
-  // mean, over the steps that as many follow, of the steps from there on with the same most likely token.
-  std::optional<double> accepted;
+  // Says of drafts of drafted_tokens by the method in which share a pass of exact attention would accept the first
+  // token, the first two, and so on, as accepted_shares(): steps agree that have the same most likely token.
+  std::vector<double> accepted_shares;
   // Against exact attention over the same cache, over the first steps (EvalOptions::fidelity_steps), the layers and the
   // heads: the share of the true top-k positions among those attended, of the softmax that lies on what was attended,
   // and |y - y_exact| / |y_exact|.
@@ -56,7 +57,8 @@ struct EvalRow {
   std::optional<double> error_auc;
   std::optional<double> error_within;
 
-  std::int64_t steps = 0;  // decoded; the figures below are per step
+  std::optional<DraftFigures> drafts;  // of an answer that was decoded by EvalOptions::drafts
+  std::int64_t steps = 0;              // decoded; the figures below are per step
   gpu::Products products = gpu::Products::exact;
   double attended_share = 0;  // of the positions of the context, over the layers and their lists
   double elements_per_token = 0;
@@ -82,6 +84,9 @@ struct EvalOptions {
   bool agreement = false;    // lead every method along dense attention's answers, too
   int fidelity_steps = 8;    // of an answer: over which recall, mass and output error are measured; 0: not at all
   double auto_fidelity = 0;  // the share of the attention mass that `auto` keeps, measured as it decodes; 0: none
+  // Dense attention's answers are decoded by these, several tokens a pass: the same text. None: a step a token. Not
+  // with `agreement`, which takes single steps.
+  std::optional<DraftOptions> drafts = {};
   // Is called for one answer to each sample, the first that is decoded; its time is not in ms_per_token.
   std::shared_ptr<StepObserver> observer = nullptr;
   SessionOptions session;  // cache.block_tokens 0: block_tokens_for() the length of each task

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <span>
 
 #include "offload/error.h"
@@ -134,6 +135,7 @@ std::string recipe_json(const EvalRecipe& recipe) {
   object["prefill"] = recipe.prefill;
   if (recipe.weights != "stored") object["weights"] = recipe.weights;
   if (recipe.products != gpu::Products::exact) object["products"] = gpu::name(recipe.products);
+  if (!recipe.drafts.empty()) object["drafts"] = recipe.drafts;
   object["chunk_tokens"] = recipe.chunk_tokens;
   object["block_tokens"] = recipe.block_tokens > 0 ? ordered_json(recipe.block_tokens) : ordered_json("by length");
   object["columns"] = recipe.columns;
@@ -188,7 +190,10 @@ std::string eval_row_json(const EvalRow& row, const std::string& recipe) {
   object["expected"] = row.expected;
   object["top1"] = json_or_null(row.top1);
   object["kl"] = json_or_null(row.kl);
-  if (row.accepted) object["accepted_of_12"] = *row.accepted;
+  if (!row.accepted_shares.empty()) {
+    object["accepted_of_12"] = std::accumulate(row.accepted_shares.begin(), row.accepted_shares.end(), 0.0);
+    object["accepted_by_position"] = row.accepted_shares;
+  }
   object["recall"] = json_or_null(row.recall);
   object["mass"] = json_or_null(row.mass);
   object["output_error"] = json_or_null(row.output_error);
@@ -201,6 +206,11 @@ std::string eval_row_json(const EvalRow& row, const std::string& recipe) {
   object["attention"] = attention_statement(row.attended_share, method_label(row.attn), row.mass, row.products,
                                             row.prefill == "exact" || row.read_whole ? "" : row.prefill);
   if (row.products != gpu::Products::exact) object["products"] = gpu::name(row.products);
+  if (row.drafts) {
+    object["passes"] = row.drafts->passes;
+    object["drafted"] = row.drafts->drafted;
+    object["accepted"] = row.drafts->accepted;
+  }
   object["elements_per_token"] = row.elements_per_token;
   object["positions_scored_per_token"] = row.positions_scored_per_token;
   object["near_bytes_per_token"] = row.near_bytes_per_token;
@@ -240,7 +250,9 @@ EvalRow parse_eval_row(const std::string& line, const std::string& recipe, const
     row.expected = object.at("expected").get<std::vector<std::string>>();
     row.top1 = number_or_none(object, "top1");
     row.kl = number_or_none(object, "kl");
-    if (object.contains("accepted_of_12")) row.accepted = number_or_none(object, "accepted_of_12");
+    if (object.contains("accepted_by_position")) {
+      row.accepted_shares = object["accepted_by_position"].get<std::vector<double>>();
+    }
     row.recall = number_or_none(object, "recall");
     row.mass = number_or_none(object, "mass");
     row.output_error = number_or_none(object, "output_error");
@@ -251,6 +263,12 @@ EvalRow parse_eval_row(const std::string& line, const std::string& recipe, const
     row.steps = object.at("steps").get<std::int64_t>();
     row.attended_share = object.at("attended_share").get<double>();
     if (object.value("products", "exact") == "int8") row.products = gpu::Products::int8;
+    if (object.contains("passes")) {
+      row.drafts.emplace();
+      row.drafts->passes = object["passes"].get<std::int64_t>();
+      row.drafts->drafted = object.at("drafted").get<std::int64_t>();
+      row.drafts->accepted = object.at("accepted").get<std::int64_t>();
+    }
     row.elements_per_token = object.at("elements_per_token").get<double>();
     row.positions_scored_per_token = object.at("positions_scored_per_token").get<double>();
     row.near_bytes_per_token = object.at("near_bytes_per_token").get<double>();

@@ -28,6 +28,7 @@ struct EvalRecipe {
   std::string prefill;
   std::string weights = "stored";  // their form, as --weights takes it
   gpu::Products products = gpu::Products::exact;
+  std::string drafts;  // of dense attention's answers, and how many tokens at most; empty: none
   int chunk_tokens = 0;
   int block_tokens = 0;  // 0: block_tokens_for() each length
   std::string columns;

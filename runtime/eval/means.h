@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,15 +38,17 @@ struct Group {
   bool dense = false;     // that dense attention
   int block_tokens = 0;   // the largest
   Measure measure = Measure::share;
-  Mean score;  // of perplexity, the logarithm
-  Mean top1, kl, accepted, recall, mass, error, error_auc, error_within, attended, elements, near, link, ms, prefill,
-      prepare, state;
+  Mean score;                         // of perplexity, the logarithm
+  std::vector<Mean> accepted_shares;  // by position in the draft; empty where no row has them
+  Mean top1, kl, recall, mass, error, error_auc, error_within, attended, elements, near, link, ms, prefill, prepare,
+      state;
 
   void add(const EvalRow& row) {
     score.add(row.measure == Measure::perplexity ? std::log(row.score) : row.score);
     top1.add(row.top1);
     kl.add(row.kl);
-    accepted.add(row.accepted);
+    accepted_shares.resize(std::max(accepted_shares.size(), row.accepted_shares.size()));
+    for (std::size_t i = 0; i < row.accepted_shares.size(); ++i) accepted_shares[i].add(row.accepted_shares[i]);
     recall.add(row.recall);
     mass.add(row.mass);
     error.add(row.output_error);
@@ -60,6 +63,19 @@ struct Group {
     prepare.add(row.prepare_seconds);
     state.add(static_cast<double>(row.state_bytes));
     block_tokens = std::max(block_tokens, row.block_tokens);
+  }
+
+  // The mean of every position, and their sum: how many tokens of a draft are accepted.
+  std::vector<double> accepted_means() const {
+    std::vector<double> means;
+    for (const Mean& share : accepted_shares) means.push_back(share.value().value_or(0));
+    return means;
+  }
+  Mean accepted() const {
+    Mean tokens;
+    const std::vector<double> means = accepted_means();
+    if (!means.empty()) tokens.add(std::accumulate(means.begin(), means.end(), 0.0));
+    return tokens;
   }
 
   double mean_score() const {

@@ -34,15 +34,16 @@ double divergence(std::span<const float> reference, std::span<const float> other
   return std::max(0.0, sum);  // rounding may leave it a hair below
 }
 
-std::optional<double> accepted_tokens(const std::vector<bool>& same, int drafted) {
-  const auto steps = static_cast<int>(same.size());
-  double accepted = 0;
-  for (int first = 0; first + drafted <= steps; ++first) {
-    int count = 0;
-    while (count < drafted && same[static_cast<std::size_t>(first + count)]) ++count;
-    accepted += count;
+std::vector<double> accepted_shares(const std::vector<bool>& same, int drafted) {
+  const int drafts = static_cast<int>(same.size()) - drafted + 1;
+  if (drafts < 1) return {};
+  std::vector<double> shares(static_cast<std::size_t>(drafted));
+  for (int first = 0; first < drafts; ++first) {
+    for (int i = 0; i < drafted && same[static_cast<std::size_t>(first + i)]; ++i)
+      shares[static_cast<std::size_t>(i)] += 1;
   }
-  return drafted > steps ? std::nullopt : std::optional(accepted / (steps - drafted + 1));
+  for (double& share : shares) share /= drafts;
+  return shares;
 }
 
 }  // namespace hayloft::runtime::eval

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -16,8 +15,9 @@ double negative_log_likelihood(std::span<const float> logits, std::int32_t token
 // KL(p || q) = sum p log(p / q), p of `reference`, q of `other`: both [vocab]. 0 or above.
 double divergence(std::span<const float> reference, std::span<const float> other);
 
-// The mean, over the steps that are followed by `drafted` - 1 others, of how many steps from there on are `same`, at
-// most `drafted`. None where there is no such step.
-std::optional<double> accepted_tokens(const std::vector<bool>& same, int drafted);
+// Returns, of drafts that begin at each step which `drafted` - 1 others follow, in which share the first, the first
+// two, and so on up to all `drafted` steps are `same`. Their sum is the mean number of tokens of such a draft that are
+// accepted. Empty where no step begins one.
+std::vector<double> accepted_shares(const std::vector<bool>& same, int drafted);
 
 }  // namespace hayloft::runtime::eval

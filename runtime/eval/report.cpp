@@ -159,7 +159,7 @@ TextTable cost_table(const EvalReport& report) {
     table.push_back({group.label + (attended_to_most(group) ? " *" : ""), format_count(group.ctx_size),
                      fmt::format("{}", group.ms.count), attended_percent(group), figure(group.recall, "{:.3f}"),
                      figure(group.mass, "{:.3f}"), figure(group.error, "{:.3g}"), figure(group.top1, "{:.3f}"),
-                     figure(group.kl, "{:.3g}"), figure(group.accepted, "{:.1f}"), figure(group.elements, "{:.4g}"),
+                     figure(group.kl, "{:.3g}"), figure(group.accepted(), "{:.1f}"), figure(group.elements, "{:.4g}"),
                      bytes_text(group.near), bytes_text(group.link), figure(group.ms, "{:.2f}"),
                      figure(group.prepare, "{:.2f}"), bytes_text(group.state)});
   }
@@ -202,7 +202,8 @@ std::string eval_json(const EvalReport& report) {
                              {"score", group.mean_score()},
                              {"top1", json_or_null(group.top1.value())},
                              {"kl", json_or_null(group.kl.value())},
-                             {"accepted_of_12", json_or_null(group.accepted.value())},
+                             {"accepted_of_12", json_or_null(group.accepted().value())},
+                             {"accepted_by_position", group.accepted_means()},
                              {"recall", json_or_null(group.recall.value())},
                              {"mass", json_or_null(group.mass.value())},
                              {"output_error", json_or_null(group.error.value())},

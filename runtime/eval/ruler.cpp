@@ -1,7 +1,3 @@
-#include <algorithm>
-#include <bit>
-
-#include "offload/error.h"
 #include "runtime/eval/ruler/prepared.h"
 #include "runtime/eval/ruler/score.h"
 #include "runtime/eval/task.h"
@@ -54,24 +50,10 @@ class Generated : public RulerScored {
   RulerSource source_;
 };
 
-// Returns the power of two that all samples fit: their `length` is counted by RULER's tokenizer, and this model may
-// take more tokens. Throws Error where it takes none.
-std::int64_t size_here(const PreparedSamples& prepared, const std::filesystem::path& file, const Tokenizer& tokenizer) {
-  std::int64_t longest = prepared.ctx_size;
-  for (const RulerSample& sample : prepared.samples) {
-    const auto tokens = static_cast<std::int64_t>(tokenizer.encode_prompt(sample.input + sample.answer_prefix).size());
-    if (tokens == 0) {
-      fail("--jsonl {}: sample {} has no text to answer", file.string(), &sample - prepared.samples.data() + 1);
-    }
-    longest = std::max(longest, tokens + prepared.answer_tokens);
-  }
-  return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(longest)));
-}
-
 class Prepared : public RulerScored {
  public:
-  Prepared(PreparedSamples prepared, std::int64_t ctx_size, const Tokenizer& tokenizer)
-      : RulerScored(prepared.task, prepared.answer_tokens, prepared.credit, ctx_size, tokenizer),
+  Prepared(PreparedSamples prepared, const Tokenizer& tokenizer)
+      : RulerScored(prepared.task, prepared.answer_tokens, prepared.credit, prepared.ctx_size, tokenizer),
         samples_(std::move(prepared.samples)) {}
 
   int samples() const override { return static_cast<int>(samples_.size()); }
@@ -89,9 +71,7 @@ std::unique_ptr<EvalTask> make_ruler_eval(std::string_view task, const RulerOpti
 }
 
 std::unique_ptr<EvalTask> make_prepared_eval(const std::filesystem::path& file, const Tokenizer& tokenizer) {
-  PreparedSamples prepared = read_prepared_samples(file);
-  const std::int64_t ctx_size = size_here(prepared, file, tokenizer);
-  return std::make_unique<Prepared>(std::move(prepared), ctx_size, tokenizer);
+  return std::make_unique<Prepared>(read_prepared_samples(file), tokenizer);
 }
 
 }  // namespace hayloft::runtime::eval

@@ -57,9 +57,8 @@ class EvalTask {
 // A task of RULER. The tokenizer must outlive it. Throws Error.
 std::unique_ptr<EvalTask> make_ruler_eval(std::string_view task, const RulerOptions& options,
                                           const Tokenizer& tokenizer, std::int64_t ctx_size);
-// A file of prepared samples, as RULER's scripts write it. Its length is the power of two that all samples and their
-// answers fit, in tokens of this tokenizer, and no less than the file says. The tokenizer must outlive it. Throws
-// Error.
+// Makes a task of a file of prepared samples, as RULER's scripts write it. Its length is the power of two that every
+// `length` of the file fits; tokens of this tokenizer may be more. The tokenizer must outlive it. Throws Error.
 std::unique_ptr<EvalTask> make_prepared_eval(const std::filesystem::path& file, const Tokenizer& tokenizer);
 
 // Says which needles a context gets, and in which text.

@@ -140,7 +140,7 @@ TEST_F(EvalProgram, ReadsPreparedSamples) {
   EXPECT_EQ(json["rows"][0]["ctx_size"], 256);
 }
 
-TEST_F(EvalProgram, PreparedSamplesHaveTheLengthThatThisModelTakesAndANameOfTheirOwn) {
+TEST_F(EvalProgram, PreparedSamplesHaveTheLengthOfTheirFileAndANameOfTheirOwn) {
   // RULER counted them by another tokenizer.
   const auto sample = [](const std::string& input) {
     return fmt::format(R"({{"input": "{}", "outputs": ["1"], "length": 9}})", input);
@@ -150,15 +150,21 @@ TEST_F(EvalProgram, PreparedSamplesHaveTheLengthThatThisModelTakesAndANameOfThei
   folder_.write("other/my.jsonl", sample(fmt::format("{:y>300}", "")));
   folder_.write("none.jsonl", sample(""));
   const std::vector<std::string> one{"eval", "--jsonl", at("my.jsonl"), "--attn", "dense", "--json", at("e.json")};
-  ASSERT_EQ(run_program(one).exit_code, 0);
+  const Outcome read = run_program(one);
+  ASSERT_EQ(read.exit_code, 0);
   const auto row = nlohmann::json::parse(contents(at("e.json")))["rows"][0];
-  EXPECT_GE(row["ctx_size"], row["prompt_tokens"].get<int>() + 128) << row;
+  EXPECT_EQ(row["ctx_size"], 16);
+  EXPECT_NE(read.err.find(fmt::format("note: my at 16: prompts are longer than that in tokens of this model, the first "
+                                      "of {} tokens\n",
+                                      row["prompt_tokens"].get<int>())),
+            std::string::npos)
+      << read.err;
 
   std::vector<std::string> more = one;
   more.insert(more.end(), {"--jsonl", at("other/my.jsonl")});
   EXPECT_TRUE(refused_with(run_program(more), 1, {"other/my.jsonl", "a task my of"}));
-  EXPECT_TRUE(
-      refused_with(run_program({"eval", "--jsonl", at("none.jsonl")}), 1, {"none.jsonl", "sample 1 has no text"}));
+  EXPECT_TRUE(refused_with(run_program({"eval", "--jsonl", at("none.jsonl")}), 1,
+                           {"none.jsonl", "line 1", "input", "a text to answer"}));
 }
 
 TEST_F(EvalProgram, FilesThatNoTaskReadsAreNoted) {

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "examples/hayloft/audit_options.h"
 #include "examples/hayloft/bundled_model.h"
@@ -9,6 +10,7 @@
 #include "examples/hayloft/eval_outputs.h"
 #include "examples/hayloft/eval_tasks.h"
 #include "examples/hayloft/options/attention.h"
+#include "examples/hayloft/options/exact.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
@@ -57,6 +59,7 @@ class EvalCommand : public Command {
     add_context_lengths_option(app, ctx_sizes_);
     tasks_.add_options(app, options_);
     add_attention_options(app, attention_, {"dense", "sparq", "topk", "window"});
+    add_exact_options(app, exact_);
     add_text(
         app, "--equal-bytes", "BITS,...",
         [this](const std::string& text) {
@@ -92,6 +95,7 @@ class EvalCommand : public Command {
   void check() override {
     options_.methods = attention_.methods(options_.session.cache.columns);
     options_.session.cache.block_tokens = machine_.block_tokens;
+    check_exact();
     check_prefills();
     note_unused_prefill(*app_, options_.prefills);
     tasks_.check(model_.empty());
@@ -111,7 +115,7 @@ class EvalCommand : public Command {
   }
 
   void check_ranks() const override {
-    refuse_over_ranks(*app_, {"--attention-stats"});
+    refuse_over_ranks(*app_, {"--attention-stats", "--exact"});
     for (const runtime::PrefillOptions& prefill : options_.prefills) {
       runtime::SessionOptions session = options_.session;
       session.prefill = prefill;
@@ -151,6 +155,21 @@ class EvalCommand : public Command {
   }
 
  private:
+  // --exact is of dense attention's answers.
+  void check_exact() {
+    const auto is_dense = [](const runtime::MethodOptions& method) { return method.name == "dense"; };
+    if (exact_.exact && std::ranges::none_of(options_.methods, is_dense)) {
+      fail("--exact decodes what dense attention answers, and --attn has others; add dense");
+    }
+    if (exact_.exact && options_.agreement) {
+      fail("--agreement follows dense attention a token at a time; leave it or --exact out");
+    }
+    runtime::MethodOptions dense;
+    dense.name = "dense";
+    options_.drafts = exact_.drafts(*app_, dense);
+    machine_.head = options_.drafts && options_.drafts->head;
+  }
+
   // Gives each way of reading what was said of all.
   void check_prefills() {
     if (options_.prefills.empty()) options_.prefills.emplace_back();
@@ -178,6 +197,7 @@ class EvalCommand : public Command {
     text_ = tasks_.read_text();
     tasks_.use_model(directory_);
     environment_.emplace(machine_, directory_, rope_);
+    require_verifying(options_.drafts, *environment_->backend);
     for (runtime::MethodOptions& method : options_.methods) {
       method = with_rates(method, *environment_, machine_.profile);
     }
@@ -214,6 +234,7 @@ class EvalCommand : public Command {
     }
     recipe.weights = runtime::name(environment.weights);
     recipe.products = environment.backend->products();
+    if (options_.drafts) recipe.drafts = fmt::format("{} at most {}", exact_.draft, options_.drafts->most);
     recipe.chunk_tokens = options_.session.chunk_tokens;
     recipe.block_tokens = options_.session.cache.block_tokens;
     recipe.columns = offload::name(options_.session.cache.columns);
@@ -256,8 +277,13 @@ class EvalCommand : public Command {
     runtime::eval::EvalHooks hooks;
     hooks.done = [&](const runtime::eval::EvalTask&, int sample, const std::string& prefill,
                      const runtime::MethodOptions& attn) { return in_file(task, sample, prefill, attn); };
+    bool said = false;
     hooks.sample_started = [&](const runtime::eval::EvalTask&, int sample, std::int64_t prompt_tokens) {
       check_interrupted();
+      if (prompt_tokens > task.ctx_size() && !std::exchange(said, true)) {
+        note("note: {}: prompts are longer than that in tokens of this model, the first of {} tokens\n", what,
+             prompt_tokens);
+      }
       reading_ = prompt_tokens >= long_prompt;
       if (reading_) {
         progress_.emplace(progress_sink(), fmt::format("{}, sample {}, prefill", what, sample), "tokens",
@@ -310,6 +336,7 @@ class EvalCommand : public Command {
   EvalTasks tasks_;
   std::vector<std::int64_t> ctx_sizes_;
   AttentionOptions attention_;
+  ExactChoices exact_;
   std::vector<int> equal_bits_;  // of --equal-bytes
   MachineOptions machine_;
   runtime::RopeOverrides rope_;

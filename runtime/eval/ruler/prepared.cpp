@@ -26,6 +26,8 @@ RulerSample read_sample(const nlohmann::json& object, const std::string& where) 
   RulerSample sample;
   sample.input = fields.text("input");
   sample.answer_prefix = fields.text_or("answer_prefix", "");
+  if (sample.input.empty() && sample.answer_prefix.empty())
+    fields.refuse("input", object.at("input"), "a text to answer");
   sample.length = fields.integer("length", 1, longest);
   const nlohmann::json* const outputs = fields.find("outputs");
   const nlohmann::json none;
@@ -35,7 +37,9 @@ RulerSample read_sample(const nlohmann::json& object, const std::string& where) 
   for (const nlohmann::json& output : *outputs) {
     if (!output.is_string()) fields.refuse("outputs", output, "a list of texts");
     sample.outputs.push_back(output.get<std::string>());
-    if (sample.outputs.back().empty()) fields.refuse("outputs", output, "texts, not empty, which every answer has");
+    if (sample.outputs.back().find_first_not_of(" \t\r\n") == std::string::npos) {
+      fields.refuse("outputs", output, "texts that are not blank, which nearly every answer has");
+    }
   }
   return sample;
 }

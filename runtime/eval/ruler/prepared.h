@@ -16,7 +16,7 @@ struct PreparedSamples {
   int answer_tokens = 128;
   Credit credit = Credit::all;       // as RULER has them for a task of this name; `any` for other names with "qa"
   std::vector<RulerSample> samples;  // in the file's order
-  std::int64_t ctx_size = 0;         // the smallest power of two that the longest `length` fits
+  std::int64_t ctx_size = 0;         // the smallest power of two that the longest sample fits
 };
 
 // Throws Error naming the file, the line and what is wrong with it.

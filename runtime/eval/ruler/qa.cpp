@@ -40,8 +40,9 @@ Questions read_questions(const std::filesystem::path& path, const char* option, 
     fail("{} {}: not a file of {}: {}", option, path.string(), shape, printable(error.what()));
   }
   for (const HopQuestion& question : all.questions) {
-    if (std::ranges::count(question.answers, "") > 0) {
-      fail("{} {}: an answer to \"{}\" is empty, and would be found in whatever a model says", option, path.string(),
+    const auto blank = [](const std::string& answer) { return answer.find_first_not_of(" \t\r\n") == answer.npos; };
+    if (std::ranges::any_of(question.answers, blank)) {
+      fail("{} {}: an answer to \"{}\" is blank, and would be found in whatever a model says", option, path.string(),
            printable(question.text));
     }
   }

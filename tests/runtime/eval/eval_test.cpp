@@ -223,6 +223,29 @@ TEST_F(EvalTest, AnswersAreGreedyAndAsLongAsTheTaskAllows) {
   EXPECT_FALSE(rows[0].kl.has_value()) << "nobody asked for it";
 }
 
+TEST_F(EvalTest, DenseAnswersThatAreDraftedAreTheSame) {
+  RandomTask task(300, 0, 40);
+  run(task);
+  const std::vector<EvalRow> steps = std::exchange(rows, {});
+  for (const char* drafts : {"lookup", "lookup,self:topk:k=64"}) {
+    options.drafts = parse_draft(drafts);
+    run(task);
+    ASSERT_EQ(rows.size(), steps.size());
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      EXPECT_EQ(rows[i].prediction, steps[i].prediction);
+      EXPECT_EQ(rows[i].steps, steps[i].steps);
+      ASSERT_EQ(rows[i].drafts.has_value(), rows[i].attn.name == "dense");
+      if (!rows[i].drafts) continue;
+      EXPECT_EQ(rows[i].drafts->tokens, rows[i].steps);
+      EXPECT_LE(rows[i].drafts->passes, rows[i].steps);
+      const EvalRow read = parse_eval_row(eval_row_json(rows[i], "0"), "0", "");
+      EXPECT_EQ(read.drafts->passes, rows[i].drafts->passes);
+      EXPECT_EQ(read.drafts->accepted, rows[i].drafts->accepted);
+    }
+    rows.clear();
+  }
+}
+
 TEST_F(EvalTest, WhereAskedForMethodsAreLedAlongDenseAnswers) {
   RandomTask task(100, 0, 9);
   run(task);

@@ -21,10 +21,11 @@ std::vector<float> random_logits(std::size_t count, std::uint32_t seed) {
 }
 
 TEST(EvalMetrics, DraftsAreAcceptedUpToTheFirstTokenThatDiffers) {
-  EXPECT_FALSE(accepted_tokens({true, true}, 3));
-  EXPECT_DOUBLE_EQ(*accepted_tokens({true, true, true}, 3), 3);
+  using Shares = std::vector<double>;
+  EXPECT_EQ(accepted_shares({true, true}, 3), Shares{});
+  EXPECT_EQ(accepted_shares({true, true, true}, 3), (Shares{1, 1, 1}));
   // Drafts of 3 from each of the first three steps: 2, 1 and 0 tokens.
-  EXPECT_DOUBLE_EQ(*accepted_tokens({true, true, false, true, true}, 3), 1);
+  EXPECT_EQ(accepted_shares({true, true, false, true, true}, 3), (Shares{2.0 / 3, 1.0 / 3, 0}));
 }
 
 TEST(EvalMetrics, DivergenceAndLogLikelihoodAreThoseOfTheirDefinitions) {

@@ -295,8 +295,8 @@ TEST_F(RulerTest, WhatCannotBeMadeIsRefused) {
   options.squad = folder.write("bad.json", "{\"data\":[]}");
   EXPECT_TRUE(refuses([&] { source("qa_1"); }, {"no question"}));
   options.squad = folder.write("bad.json", R"({"data":[{"paragraphs":[{"context":"c","qas":[{"question":"Who?",)"
-                                           R"("answers":[{"text":"Ann"},{"text":""}]}]}]}]})");
-  EXPECT_TRUE(refuses([&] { source("qa_1"); }, {"bad.json", "Who?", "empty"}));
+                                           R"("answers":[{"text":"Ann"},{"text":" "}]}]}]}]})");
+  EXPECT_TRUE(refuses([&] { source("qa_1"); }, {"bad.json", "Who?", "blank"}));
   options.squad = folder.write("bad.json", "not json");
   EXPECT_TRUE(refuses([&] { source("qa_1"); }, {"--squad", "bad.json"}));
   options.squad = folder / "missing.json";
