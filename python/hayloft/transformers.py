@@ -295,20 +295,19 @@ def install(*methods):
         return
     model_class = modeling_utils.PreTrainedModel
     _original["check"] = check = model_class.get_correct_attn_implementation
+    _original["set"] = set_attention = model_class.set_attn_implementation
     _original["generate"] = generate = GenerationMixin.generate
 
     @functools.wraps(check)
     def get_correct_attn_implementation(self, requested_attention, *args, **kwargs):
         if isinstance(requested_attention, str) and requested_attention.startswith(PREFIX):
-            _require_interface(type(self))
+            _require_interface(self)
             return register(requested_attention)
         return check(self, requested_attention, *args, **kwargs)
 
     @functools.wraps(generate)
     def generate_with_store(self, *args, attn_implementation=None, **kwargs):
         before = _implementations(self.config)
-        if isinstance(attn_implementation, str) and attn_implementation.startswith(PREFIX):
-            _require_interface(type(self))  # else it would be a warning of transformers
         if attn_implementation is not None:
             self.set_attn_implementation(attn_implementation)
         try:
@@ -326,16 +325,34 @@ def install(*methods):
             if attn_implementation is not None:
                 self.set_attn_implementation(before)
 
+    @functools.wraps(set_attention)
+    def set_attn_implementation(self, attn_implementation, *args, **kwargs):
+        set_attention(self, attn_implementation, *args, **kwargs)
+        parts = attn_implementation if isinstance(attn_implementation, dict) else {"": attn_implementation}
+        for part, name in parts.items():
+            config = getattr(self.config, part) if part else self.config
+            if isinstance(name, str) and name.startswith(PREFIX) and config._attn_implementation != name:
+                raise _attends_itself(type(self))  # transformers has warned of it
+
     model_class.get_correct_attn_implementation = get_correct_attn_implementation
+    model_class.set_attn_implementation = set_attn_implementation
     GenerationMixin.generate = generate_with_store
 
 
-def _require_interface(model_class):
-    """Raises Error where the attention of a model's class is its own, whatever attn_implementation says."""
+def _attends_itself(model_class):
+    return _core.Error(f"{model_class.__name__}: attends by itself, whatever attn_implementation says, so hayloft would be "
+                       "ignored; leave it out for this model")
+
+
+def _require_interface(model):
+    """Raises Error where a model of text has an attention of its own, whatever attn_implementation says."""
+    model_class = type(model)
+    if not hasattr(model.config, "vocab_size"):
+        return
     takes = getattr(model_class, "_can_set_attn_implementation", lambda: True)  # False also of classes without a source
-    if not takes() and not hasattr(sys.modules.get(model_class.__module__), "ALL_ATTENTION_FUNCTIONS"):
-        raise _core.Error(f"{model_class.__name__}: attends by itself, whatever attn_implementation says, so hayloft would be "
-                          "ignored; leave it out for this model")
+    modules = {each.__module__ for each in model_class.__mro__} - {modeling_utils.__name__}
+    if not takes() and not any(hasattr(sys.modules.get(each), "ALL_ATTENTION_FUNCTIONS") for each in modules):
+        raise _attends_itself(model_class)
 
 
 def _implementations(config):
@@ -358,6 +375,7 @@ def uninstall():
     """Takes install() back; names that were registered stay."""
     if _original:
         modeling_utils.PreTrainedModel.get_correct_attn_implementation = _original.pop("check")
+        modeling_utils.PreTrainedModel.set_attn_implementation = _original.pop("set")
         GenerationMixin.generate = _original.pop("generate")
 
 

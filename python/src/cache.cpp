@@ -164,7 +164,8 @@ class OpenCache {
   const std::vector<std::int32_t>& tokens() const { return tokens_; }
 
   // Says how the context was read that it was opened from, and by what it was decoded since; empty where exactly.
-  std::string read_by() const {
+  std::string read_by() {
+    const Use use(*this);
     const auto read = static_cast<std::int64_t>(tokens_.size());
     std::string label = runtime::reads_all(reading_.prefill, read) ? "" : runtime::prefill_label(reading_.prefill);
     const auto add = [&](const std::string& more) { label += (label.empty() ? "" : ", ") + more; };
@@ -183,7 +184,7 @@ class OpenCache {
     std::unique_lock<std::mutex> lock;
   };
 
-  // As it is now, with the tokens that were decoded since it was opened.
+  // Returns the note of it as it is now, with the tokens that were decoded since it was opened.
   runtime::ReadingNote reading() const {
     runtime::ReadingNote now = reading_;
     now.approximate.add(cache_.approximate_tokens());

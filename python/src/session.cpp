@@ -224,6 +224,13 @@ class OpenSession {
     offload::save_snapshot(path, description, cache.store(), tokens_, images, overwrite, beside);
   }
 
+  std::string attention() {
+    const Use use(*this);
+    runtime::AttentionStatement statement;
+    statement.add(session_);
+    return statement.text();
+  }
+
   const std::vector<std::int32_t>& tokens() const { return tokens_; }
   const std::string& attn() const { return attn_; }
   const runtime::Session& session() const { return session_; }
@@ -381,12 +388,7 @@ void bind_session(py::module_& module) {
       .def_property_readonly("steps", [](const OpenSession& session) { return session.session().steps(); })
       .def_property_readonly("attended_share",
                              [](const OpenSession& session) { return session.session().attended_share(); })
-      .def_property_readonly("attention",
-                             [](const OpenSession& session) {
-                               runtime::AttentionStatement statement;
-                               statement.add(session.session());
-                               return statement.text();
-                             })
+      .def_property_readonly("attention", [](OpenSession& session) { return session.attention(); })
       .def_property_readonly("counters",
                              [](const OpenSession& session) { return counters_dict(session.session().counters()); });
 }

@@ -97,6 +97,10 @@ def test_a_model_that_attends_by_itself_is_refused():
     model = transformers.BloomForCausalLM(config())
     with pytest.raises(hayloft.Error, match="BloomForCausalLM: attends by itself"):
         model.generate(torch.tensor([[5, 6]]), max_new_tokens=2, attn_implementation="hayloft:topk:k=4")
+    for words in ("hayloft:topk:k=4", {"": "hayloft:dense"}):
+        with pytest.raises(hayloft.Error, match="BloomForCausalLM: attends by itself"):
+            model.set_attn_implementation(words)
+    model.set_attn_implementation("eager")
 
 
 def test_a_mask_of_too_few_tokens_is_refused(machine):

@@ -6,15 +6,16 @@
 
 namespace hayloft::runtime {
 
-// The share of the positions, or more, that a step attends to where it attends to all: but for rounding.
+// Says which share of the positions a step attends to, at least, where it attends to all: but for rounding.
 inline constexpr double every_position = 1 - 1e-9;
 
-// Says which tokens of a text were decoded by steps that left positions out. Keys and values of these, and of all that
-// was read behind them, are not those of exact attention, however it goes on.
+// Says which tokens of a text were decoded by steps, or read in ways, that left positions out. Keys and values of
+// these, and of all that was read behind them, are not those of exact attention, however it goes on.
 struct ApproximateTokens {
   static constexpr std::size_t most_methods = 16;
-  std::int64_t first = 0;         // position of the first of them
-  std::set<std::string> methods;  // that decoded them, as method_label(), behind the sixteenth "others"; empty: none
+  std::int64_t first = 0;  // position of the first of them
+  // Names what made them, as method_label() or prefill_label(), behind the sixteenth "others"; empty: there are none.
+  std::set<std::string> methods;
 
   // Says behind a method's label how a text was read that it has decoded in part.
   static constexpr const char* suffix = " where it was decoded";
@@ -30,7 +31,7 @@ struct ApproximateTokens {
     for (const std::string& method : other.methods) add(other.first, method);
   }
 
-  // Of a text that has been cut to so many tokens.
+  // Forgets them where the text has been cut to so many tokens, before the first.
   void cut(std::int64_t tokens) {
     if (first >= tokens) methods.clear();
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <initializer_list>
+#include <optional>
 #include <set>
 
 #include "offload/error.h"
@@ -27,21 +28,49 @@ bool read_kind(std::string_view text, PrefillOptions::Kind& kind) {
   return false;
 }
 
-// Returns labels as one word of a note has them, and back.
+// Returns labels as one word of a note has them.
 std::string write_methods(const std::set<std::string>& labels) {
-  std::string word = fmt::format("{}", fmt::join(labels, ";"));
-  std::ranges::replace(word, ' ', ',');
+  std::string word;
+  for (const std::string& label : labels) {
+    if (!word.empty()) word += ';';
+    for (const char character : label) {
+      const bool plain =
+          character > ' ' && character <= '~' && character != ',' && character != ';' && character != '%';
+      if (plain || character == ' ') {
+        word += plain ? character : ',';
+      } else {
+        word += fmt::format("%{:02X}", static_cast<unsigned char>(character));
+      }
+    }
+  }
   return word;
+}
+
+// Reads a label of such a word; nothing where it is none.
+std::optional<std::string> read_method(std::string_view word) {
+  std::string label;
+  for (; !word.empty(); word.remove_prefix(1)) {
+    const char character = word.front();
+    int code = character == ',' ? ' ' : character;
+    if (character == '%') {
+      const std::string_view digits = word.substr(1, 2);
+      const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
+      if (error != std::errc() || digits.size() < 2 || end != digits.data() + 2) return std::nullopt;
+      word.remove_prefix(2);
+    } else if (character <= ' ' || character > '~') {
+      return std::nullopt;
+    }
+    label += static_cast<char>(code);
+  }
+  return label.empty() ? std::nullopt : std::optional(std::move(label));
 }
 
 bool read_methods(std::string_view word, std::set<std::string>& labels) {
   for (;;) {
     const std::size_t end = std::min(word.find(';'), word.size());
-    std::string label(word.substr(0, end));
-    std::ranges::replace(label, ',', ' ');
-    const auto plain = [](char character) { return character >= ' ' && character <= '~'; };
-    if (label.empty() || !std::ranges::all_of(label, plain)) return false;
-    labels.insert(std::move(label));
+    std::optional<std::string> label = read_method(word.substr(0, end));
+    if (!label) return false;
+    labels.insert(std::move(*label));
     if (end == word.size()) return true;
     word.remove_prefix(end + 1);
   }

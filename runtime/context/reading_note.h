@@ -14,7 +14,8 @@
 //   products=int8                           quantised weights met inputs rounded to 8 bits, in all of it or in a part
 //   checkpoints=8                           how many of its last checkpoints it keeps, where that was asked for
 //   decoded_from=900 decoded=topk,k=16      tokens from that one on were decoded by steps that left positions out, by
-//                                           which methods: method_label() with ',' for a space and ';' between two
+//                                           which methods: method_label() with ',' for a space and ';' between two;
+//                                           these and '%' themselves, and what is no plain ASCII, as %2C
 namespace hayloft::runtime {
 
 struct ReadingNote {

@@ -9,7 +9,6 @@ namespace hayloft::runtime {
 void DecodeAttention::bind(SharedMethod method, MethodState* state) {
   for (const Choice& choice : choices_) add_use(choice, used_);
   choices_.clear();
-  noted_ = nullptr;
   method_ = std::move(method);
   state_ = state;
 }
@@ -32,7 +31,7 @@ StepPlan DecodeAttention::plan(const LayerStep& at) {
   const StepPlan plan = method_->plan(at.cache, at.query_heads, stays ? choice.method : nullptr);
   if (!stays || choice.method == nullptr) {
     add_use(choice, used_);
-    choice = {plan.by, at.cache.stored_tokens(), part, 0};
+    choice = {plan.by, at.cache.stored_tokens(), part, 0, choice.noted && choice.method == plan.by};
   }
   ++choice.steps;
   return plan;
@@ -58,9 +57,10 @@ void DecodeAttention::count(const Method& by, const Counters& of_step, const Lay
   positions_attended_ += attended;
   const bool all = attender_->has_whole_layers() ? attended > every_position * static_cast<double>(at.tokens())
                                                  : by.options().name == "dense";
-  if (all || &by == noted_) return;
+  bool& noted = choices_[static_cast<std::size_t>(at.cache.layer)].noted;
+  if (all || noted) return;
   approximate_.add(at.tokens() - 1, method_label(by.options()));
-  noted_ = &by;
+  noted = true;
 }
 
 void DecodeAttention::count_exact(const Counters& cost, std::int64_t tokens, std::int64_t positions, int layers) {

@@ -67,6 +67,7 @@ class DecodeAttention : public AttentionPolicy {
     std::int64_t store_tokens = 0;
     std::int64_t tail_part = 0;
     std::int64_t steps = 0;  // that it has attended
+    bool noted = false;      // in approximate_
   };
   Observers interested_in(const LayerStep& at) const;
   StepPlan plan(const LayerStep& at);
@@ -87,7 +88,6 @@ class DecodeAttention : public AttentionPolicy {
   std::map<std::string, std::int64_t> used_;  // before those choices
   double positions_attended_ = 0;
   ApproximateTokens approximate_;
-  const Method* noted_ = nullptr;  // in approximate_, as long as it is bound
 };
 
 }  // namespace hayloft::runtime

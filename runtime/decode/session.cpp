@@ -1,6 +1,7 @@
 #include "runtime/decode/session.h"
 
 #include <algorithm>
+#include <ranges>
 #include <stdexcept>
 
 #include "offload/error.h"
@@ -81,6 +82,7 @@ Session::Session(const Session& other, Cache cache)
   read_by_ = other.read_by_;
   earlier_approximate_ = other.approximate_tokens();
   earlier_approximate_.cut(tokens());
+  read_by_.cut(tokens());
   set_method(other.attention_.method());
   if (other.drafts_.method()) set_draft_method(other.drafts_.method());
 }
@@ -154,7 +156,10 @@ void Session::append(std::span<const std::int32_t> tokens, const PrefillProgress
 void Session::note_reading(std::int64_t before) {
   const PrefillOptions& prefill = options_.prefill;
   const bool counted = prefill.kind == PrefillOptions::Kind::sparse;
-  if (tokens() > before && !counted && !reads_all(prefill, tokens())) read_by_.insert(prefill_label(prefill));
+  if (tokens() == before || counted || reads_all(prefill, tokens())) return;
+  const auto first = std::ranges::partition_point(
+      std::views::iota(before, tokens()), [&](std::int64_t position) { return reads_all(prefill, position + 1); });
+  read_by_.add(*first, prefill_label(prefill));
 }
 
 void Session::read(std::span<const std::int32_t> tokens, AttentionPolicy& attention, const PrefillProgress& progress) {

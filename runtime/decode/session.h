@@ -6,7 +6,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -95,14 +94,15 @@ class Session {
   const std::string& context_read_by() const { return context_read_by_; }
   void set_context_read_by(std::string label) { context_read_by_ = std::move(label); }
 
-  // Says how append() has read tokens that did not attend to everything, as prefill_label(), in this session or those
+  // Returns the tokens that append() has read by a window or topk that left positions out, in this session or those
   // that it was forked from. What was read sparsely is counted instead.
-  const std::set<std::string>& read_by() const { return read_by_; }
+  const ApproximateTokens& read_by() const { return read_by_; }
 
   // Returns the tokens of the text that were decoded approximately before this session, in one that it was forked from
-  // or in a saved context; and those that have been so by now. What the last layer attends to is in no key or value.
+  // or in a saved context.
   const ApproximateTokens& earlier_approximate_tokens() const { return earlier_approximate_; }
   void set_earlier_approximate_tokens(ApproximateTokens tokens) { earlier_approximate_ = std::move(tokens); }
+  // Returns these and those of this session; but not what the last layer alone left out, which is in no key or value.
   ApproximateTokens approximate_tokens() const;
 
   // Counts what has been read sparsely so far, in a saved context and since; forks go on from it.
@@ -242,7 +242,8 @@ class Session {
   ReadLogits read_candidates(const Sampler& sampler, Candidates& candidates) const;
   void count_step(std::uint64_t spilled_before);
   void read(std::span<const std::int32_t> tokens, AttentionPolicy& attention, const PrefillProgress& progress);
-  void note_reading(std::int64_t before);  // of what append() has added to so many tokens
+  // Notes how the tokens behind the first `before` were read.
+  void note_reading(std::int64_t before);
   // Tells the model's head of tokens that follow `before`; empty where there is none.
   SeeStates told(std::int64_t before);
   // Returns what fits into memory of the device, beside all else, when `tokens` more are read layer by layer. Without a
@@ -258,7 +259,7 @@ class Session {
   DecodeAttention attention_;
   PrefillRead prefill_read_;
   std::string context_read_by_;
-  std::set<std::string> read_by_;
+  ApproximateTokens read_by_;
   ApproximateTokens earlier_approximate_;
   DecodeAttention drafts_;           // without a method: nothing is drafted
   std::unique_ptr<DraftHead> head_;  // of this text, where the model has one

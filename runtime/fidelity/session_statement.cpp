@@ -14,7 +14,7 @@ void AttentionStatement::add(const Session& session) {
   for (const std::string& method : session.earlier_approximate_tokens().methods) {
     add_reading(method + ApproximateTokens::suffix);
   }
-  for (const std::string& way : session.read_by()) add_reading(way);
+  for (const std::string& way : session.read_by().methods) add_reading(way);
   int8_products = int8_products || session.products() == gpu::Products::int8;
   over_ranks = over_ranks || session.over_ranks();
 }

@@ -28,7 +28,9 @@ struct SavedPrompts::File {
   bool pending = false;   // a checkpoint has been handed over and is not written
   bool failed = false;
 
-  std::optional<offload::SnapshotWriter> writer;  // of the writing thread
+  // Of the writing thread.
+  std::optional<offload::SnapshotWriter> writer;
+  ApproximateTokens approximate;  // in the file, whoever decoded them
 };
 
 SavedPrompts::SavedPrompts(const ModelSource& source, offload::Arena& arena, SessionOptions session,
@@ -56,8 +58,7 @@ bool SavedPrompts::available() const {
   return !options_.directory.empty() && options_.most_bytes > 0 && method_->state_key().empty();
 }
 
-// Returns whether sessions of this server go on from what has that note; from what was decoded approximately only where
-// its own tokens are as well.
+// From what was decoded approximately only where its own tokens are as well.
 bool SavedPrompts::goes_on(const std::string& saved) const {
   if (saved == note_) return true;
   ReadingNote note = read_note(saved, "a saved prompt");
@@ -241,10 +242,13 @@ void SavedPrompts::write(Task& task) {
         file.writer = offload::SnapshotWriter::create(file.path, describe_context(source_, session_));
       } else if (!file.writer) {
         file.writer = offload::SnapshotWriter::open_to_append(file.path);
+        file.approximate = read_note(file.writer->snapshot().description().note, file.path.string()).approximate;
       }
       file.writer->keep(kept_checkpoints(source_.model.config(), options_.checkpoints));
       ReadingNote note = read_note(note_, file.path.string());
-      note.approximate = task.session->approximate_tokens();
+      note.approximate = file.approximate;
+      note.approximate.add(task.session->approximate_tokens());
+      file.approximate = note.approximate;
       file.writer->set_note(write_note(note));
       save_checkpoint(*file.writer, *task.session, task.tokens, {}, task.complete);
     } catch (const std::exception&) {

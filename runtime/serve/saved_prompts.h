@@ -74,7 +74,8 @@ class SavedPrompts {
   };
   bool available() const;
   void load();
-  bool goes_on(const std::string& saved) const;  // the note of a file
+  // Returns whether sessions go on from a file with that note.
+  bool goes_on(const std::string& saved) const;
   struct Found {
     Handle file;
     std::size_t tokens = 0;  // of the checkpoint
@@ -90,7 +91,7 @@ class SavedPrompts {
   const SessionOptions session_;
   const SharedMethod method_;
   const SavedPromptOptions options_;
-  std::string note_;  // of a prompt that was read by this server alone
+  std::string note_;  // that a prompt has which this server alone has read
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;

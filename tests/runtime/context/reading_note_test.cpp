@@ -46,8 +46,11 @@ TEST(ReadingNote, IsReadAsItWasWritten) {
             "chunk_tokens=48 checkpoints=8 products=int8 prefill=window window=7 sinks=0");
   EXPECT_EQ(read_note("chunk_tokens=48 products=int8", "a.hay").products, gpu::Products::int8);
   ReadingNote decoded{.chunk_tokens = 48, .prefill = {}};
-  decoded.approximate = {.first = 900, .methods = {"topk k=16", "sparq r=4 k=16 rest=draw"}};
-  EXPECT_EQ(write_note(decoded), "chunk_tokens=48 decoded_from=900 decoded=sparq,r=4,k=16,rest=draw;topk,k=16");
+  decoded.approximate = {.first = 900,
+                         .methods = {"topk k=16", "sparq r=4 k=16 rest=draw", "ann IVF64,Flat k=16", "50%; é"}};
+  EXPECT_EQ(write_note(decoded),
+            "chunk_tokens=48 decoded_from=900 decoded=50%25%3B,%C3%A9;ann,IVF64%2CFlat,k=16;"
+            "sparq,r=4,k=16,rest=draw;topk,k=16");
   EXPECT_EQ(read_note(write_note(decoded), "a.hay").approximate.first, 900);
   EXPECT_EQ(read_note(write_note(decoded), "a.hay").approximate.methods, decoded.approximate.methods);
   EXPECT_EQ(read_note("chunk_tokens=2048", "a.hay").prefill.kind, Kind::exact) << "as contexts say that know no other";
@@ -77,6 +80,8 @@ TEST(ReadingNote, ThatIsNotUnderstoodIsRefusedByTheFilesName) {
                            "chunk_tokens=8 decoded_from=-1 decoded=topk",
                            "chunk_tokens=8 decoded_from=1 decoded=",
                            "chunk_tokens=8 decoded_from=1 decoded=topk;",
+                           "chunk_tokens=8 decoded_from=1 decoded=a%2",
+                           "chunk_tokens=8 decoded_from=1 decoded=a%-1",
                            "chunk_tokens=8 decoded_from=1 decoded=to\npk",
                            "chunk_tokens=8 later=1",
                            "chunk_tokens"}) {

@@ -67,7 +67,7 @@ TEST_F(PreparedTest, ADamagedFileIsRefusedWithItsLine) {
   EXPECT_TRUE(refuses(read(R"({"input":"a","length":5})"), {"line 1", "outputs"}));
   EXPECT_TRUE(refuses(read(R"({"input":"a","length":5,"outputs":[]})"), {"outputs"}));
   EXPECT_TRUE(refuses(read(R"({"input":"a","length":5,"outputs":[3]})"), {"outputs"}));
-  EXPECT_TRUE(refuses(read(R"({"input":"a","length":5,"outputs":["3",""]})"), {"line 1", "outputs", "empty"}));
+  EXPECT_TRUE(refuses(read(R"({"input":"a","length":5,"outputs":["3"," "]})"), {"line 1", "outputs", "blank"}));
   EXPECT_TRUE(refuses(read(R"({"outputs":["3"],"length":5})"), {"input"}));
   EXPECT_TRUE(refuses(read(R"({"input":"a","length":0,"outputs":["3"]})"), {"length"}));
   EXPECT_TRUE(refuses(read(""), {"no sample"}));
