@@ -1,5 +1,7 @@
 #include "runtime/serve/contexts.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <fstream>
 #include <span>
@@ -61,6 +63,13 @@ std::filesystem::path Contexts::path(std::string_view name) const {
 
 bool Contexts::contains(std::string_view name) const {
   return is_regular(path(name));
+}
+
+ContextStamp Contexts::stamp(std::string_view name) const {
+  struct stat status {};
+  if (::stat(path(name).c_str(), &status) != 0) return {};
+  return {status.st_dev, status.st_ino, static_cast<std::uint64_t>(status.st_size), status.st_mtim.tv_sec,
+          status.st_mtim.tv_nsec};
 }
 
 std::vector<ContextEntry> Contexts::list(const offload::ModelIdentity& model) const {

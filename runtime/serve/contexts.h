@@ -21,6 +21,14 @@ struct ContextEntry {
   std::string problem;  // why it cannot be asked; empty: it can
 };
 
+// Says which file a name stood for, and of when: another program may replace it, or append to it.
+struct ContextStamp {
+  std::uint64_t device = 0, inode = 0, bytes = 0;
+  std::int64_t seconds = 0, nanoseconds = 0;  // when it was written last
+
+  friend bool operator==(const ContextStamp&, const ContextStamp&) = default;
+};
+
 // A folder of saved contexts, by name. Thread-safe; the folder may change meanwhile.
 class Contexts {
  public:
@@ -30,6 +38,7 @@ class Contexts {
   // Throws Error when the name is none, or there is no folder.
   std::filesystem::path path(std::string_view name) const;
   bool contains(std::string_view name) const;
+  ContextStamp stamp(std::string_view name) const;  // all zeros where there is none
   // In the order of their names, those of another model with that as their problem.
   std::vector<ContextEntry> list(const offload::ModelIdentity& model) const;
   // With its shards, where it lies in several, and what is kept beside it. False when there was none; throws Error when

@@ -125,12 +125,7 @@ void Engine::run() {
       for (SharedJob& job : arrived_) waiting_.push_back(std::move(job));
       arrived_.clear();
       figures_.waiting = static_cast<int>(waiting_.size());  // idle() and the bound of the queue count them at once
-      for (const std::string& name : std::exchange(forgotten_, {})) {
-        pool_.drop_context(name);
-        for (const auto* jobs : {&active_, &left_}) {
-          for (const SharedJob& job : *jobs) job->context_replaced |= job->request().context == name;
-        }
-      }
+      for (const std::string& name : std::exchange(forgotten_, {})) let_go(name);
     }
     if (stopping) {
       const std::string why = device_lost_.empty() ? "the server is stopping" : device_lost_;
@@ -175,9 +170,9 @@ void Engine::run() {
 
 void Engine::keep_hot_contexts() const {
   if (leader_) return;
-  for (const std::string& context : opened_) {
+  for (const auto& [context, stamp] : opened_) {
     const Session* const session = pool_.of_context(context);
-    if (session == nullptr) continue;
+    if (session == nullptr || stamp != contexts_.stamp(context)) continue;
     try {
       keep_hot(*session, source_.model.backend(), offload::Snapshot::open(contexts_.path(context)));
     } catch (const std::exception&) {  // gone meanwhile, or nothing can be written there: the next is slower to start
@@ -185,9 +180,25 @@ void Engine::keep_hot_contexts() const {
   }
 }
 
+void Engine::let_go(const std::string& context) {
+  pool_.drop_context(context);
+  for (const auto* jobs : {&active_, &left_}) {
+    for (const SharedJob& job : *jobs) job->context_replaced |= job->request().context == context;
+  }
+}
+
+// An answer is of the file that is there when it begins: one that goes on from an earlier file would not say so.
+void Engine::forget_if_changed(const std::string& context) {
+  const auto opened = opened_.find(context);
+  if (opened == opened_.end() || opened->second == contexts_.stamp(context)) return;
+  opened_.erase(opened);
+  let_go(context);
+}
+
 void Engine::admit() {
   for (auto at = waiting_.begin(); at != waiting_.end() && places_taken() < options_.parallel;) {
     const SharedJob job = *at;
+    forget_if_changed(job->request().context);
     hand_over_to(*job);
     if (must_wait(*job, kept_of(job->request()).tokens)) {  // others may go before it
       ++at;
@@ -215,6 +226,7 @@ void Engine::admit() {
 
 LedSession Engine::opened(const std::string& context) {
   const std::filesystem::path path = contexts_.path(context);
+  opened_.insert_or_assign(context, contexts_.stamp(context));  // first: what is written meanwhile counts as a change
   LedSession opened = open_saved_led(leader_, context, [&] {
     const offload::Snapshot snapshot =
         leader_ ? open_over_ranks(leader_->ranks(), path) : offload::Snapshot::open(path);
@@ -225,7 +237,6 @@ LedSession Engine::opened(const std::string& context) {
     return session;
   });
   opened.set_opened(!options_.session.cache.copy_saved);
-  opened_.insert(context);
   return opened;
 }
 

@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -97,6 +97,8 @@ class Engine {
   void start(const SharedJob& job);
   void begin(Job& job, LedSession session, std::int64_t context_tokens, std::size_t read);
   LedSession opened(const std::string& context);
+  void forget_if_changed(const std::string& context);  // by another program
+  void let_go(const std::string& context);
   bool read_on(Job& job);  // a chunk of its prompt; true when it has failed or its client has left
   // A token of every answer, layer by layer together. Those that have ended.
   std::vector<SharedJob> decode(const std::vector<SharedJob>& answers);
@@ -156,7 +158,7 @@ class Engine {
   std::vector<SharedJob> active_;
   std::vector<SharedJob> left_;  // scored with echo for clients that have left, for when they ask again
   std::shared_ptr<Workspace> workspace_ = std::make_shared<Workspace>();  // of all sessions, which take turns
-  std::set<std::string> opened_;                                          // saved contexts
+  std::map<std::string, ContextStamp> opened_;  // saved contexts, as their files were before that
   std::size_t next_reader_ = 0;
   std::string device_lost_;                  // how, once it is
   const std::vector<SharedMethod> methods_;  // that sessions decode and draft by

@@ -140,6 +140,30 @@ TEST_F(EngineTest, WhatIsOpenedWhileAContextIsReplacedDoesNotStay) {
   EXPECT_EQ(after->usage.prompt_tokens, book + static_cast<std::int64_t>(request_.tokens.size()));
 }
 
+// Another program does that, and tells the server nothing.
+TEST_F(EngineTest, AnAnswerIsOfTheFileThatIsThereWhenItBegins) {
+  const test::TemporaryFolder folder;
+  const Contexts contexts(folder.path());
+  save_book(contexts, 100);
+  ask_the_book();
+  Engine engine({model_, tokenizer_, path_}, arena_, contexts, options_);
+  const auto prompt_of_next = [&] {
+    const auto client = std::make_shared<Client>();
+    ask(engine, request_, client);
+    return client->usage.prompt_tokens - static_cast<std::int64_t>(request_.tokens.size());
+  };
+  const auto book = [&] { return offload::Snapshot::open(contexts.path("book")).token_count(); };
+  const std::int64_t first = book();
+  EXPECT_EQ(prompt_of_next(), first);
+  save_book(contexts, 50);
+  EXPECT_LT(book(), first);
+  EXPECT_EQ(prompt_of_next(), book());
+  append_to({model_, tokenizer_, path_}, arena_, "and the quiet loft is full", contexts.path("book"),
+            {options_.session});
+  EXPECT_EQ(prompt_of_next(), book());
+  EXPECT_EQ(prompt_of_next(), book());
+}
+
 TEST_F(EngineTest, QuotesAreOfTheTextThatWasReadThoughItsContextIsGone) {
   const test::TemporaryFolder folder;
   const Contexts contexts(folder.path());
