@@ -54,8 +54,19 @@ bool ContextJobs::create(const std::string& name, std::string text) {
 
 bool ContextJobs::cancel(const std::string& name) {
   const std::lock_guard lock(mutex_);
-  if (current_ && current_->name == name) return stop_current_ = true;
-  return std::erase_if(waiting_, [&](const Waiting& each) { return each.name == name; }) > 0;
+  if (current_ && current_->name == name) return stop_current_ = drop_current_ = true;
+  if (std::erase_if(waiting_, [&](const Waiting& each) { return each.name == name; }) > 0) return true;
+  const auto given_up = std::ranges::find(given_up_, name, &ContextProgress::name);
+  if (given_up == given_up_.end()) return false;
+  if (given_up->done > 0) drop(name);
+  given_up_.erase(given_up);
+  return true;
+}
+
+// The context may have become whole before it was to stop.
+void ContextJobs::drop(const std::string& name) const {
+  contexts_.remove_part(name);
+  contexts_.remove(name);
 }
 
 std::vector<ContextProgress> ContextJobs::progress() const {
@@ -77,28 +88,39 @@ void ContextJobs::run() {
       job = std::move(waiting_.front());
       waiting_.pop_front();
       current_ = ContextProgress{job.name, 0, 0, {}};
-      stop_current_ = false;
+      stop_current_ = drop_current_ = false;
     }
-    std::string problem;
-    try {
-      ingest(source_, arena_, job.text, contexts_.path(job.name), {session_},
-             [&](std::int64_t done, std::int64_t total) {
-               const std::lock_guard lock(mutex_);
-               current_->done = done;
-               current_->total = total;
-               if (stop_current_) throw Stopped("stopped; the same text goes on from here");
-             });
-      replaced_(job.name);
-    } catch (const std::exception& error) {
-      problem = error.what();
-    }
+    std::string problem = read(job);
     const std::lock_guard lock(mutex_);
+    if (drop_current_) {
+      try {
+        drop(job.name);
+        problem.clear();
+      } catch (const Error& error) {
+        problem = error.what();
+      }
+    }
     if (!problem.empty()) {
       current_->problem = problem;
       given_up_.push_front(*current_);
       if (given_up_.size() > kRememberedFailures) given_up_.pop_back();
     }
     current_.reset();
+  }
+}
+
+std::string ContextJobs::read(const Waiting& job) {
+  try {
+    ingest(source_, arena_, job.text, contexts_.path(job.name), {session_}, [&](std::int64_t done, std::int64_t total) {
+      const std::lock_guard lock(mutex_);
+      current_->done = done;
+      current_->total = total;
+      if (stop_current_) throw Stopped("stopped; the same text goes on from here");
+    });
+    replaced_(job.name);
+    return {};
+  } catch (const std::exception& error) {
+    return error.what();
   }
 }
 

@@ -23,7 +23,7 @@ struct ContextProgress {
 };
 
 // Reads texts into saved contexts, one after another, on a thread of its own beside the engine, with the same
-// processors. Stopped, it leaves a checkpoint that the same text goes on from. Thread-safe.
+// processors. Ended with the server, it leaves a checkpoint that the same text goes on from. Thread-safe.
 class ContextJobs {
  public:
   ContextJobs(const ModelSource& source, offload::Arena& arena, const Contexts& contexts, SessionOptions session,
@@ -34,7 +34,9 @@ class ContextJobs {
 
   // Throws Error where the name is none, taken, or on its way already; false when too many wait.
   bool create(const std::string& name, std::string text);
-  bool cancel(const std::string& name);  // true when it was on its way; what was read stays as a checkpoint
+  // True when it was on its way or had been given up. What was read of it goes, soon where it is being read now; what
+  // another program reads under this name stays.
+  bool cancel(const std::string& name);
   std::vector<ContextProgress> progress() const;
 
  private:
@@ -43,6 +45,8 @@ class ContextJobs {
     std::string text;
   };
   void run();
+  std::string read(const Waiting& job);  // returns why it was given up
+  void drop(const std::string& name) const;
 
   const ModelSource source_;
   offload::Arena& arena_;
@@ -57,6 +61,7 @@ class ContextJobs {
   std::optional<ContextProgress> current_;
   std::deque<ContextProgress> given_up_;  // the newest few
   bool stop_current_ = false;
+  bool drop_current_ = false;
   bool closed_ = false;
   std::thread thread_;
 };

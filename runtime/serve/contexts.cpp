@@ -9,6 +9,7 @@
 #include "offload/error.h"
 #include "offload/snapshot/format.h"
 #include "offload/snapshot/shards.h"
+#include "offload/snapshot/writer.h"
 #include "offload/text/visible.h"
 #include "runtime/context/hot_file.h"
 
@@ -92,6 +93,16 @@ std::vector<ContextEntry> Contexts::list(const offload::ModelIdentity& model) co
   }
   std::ranges::sort(entries, {}, &ContextEntry::name);
   return entries;
+}
+
+void Contexts::remove_part(std::string_view name) const {
+  std::filesystem::path part = path(name);
+  part += ".part";
+  if (!is_regular(part)) return;
+  const offload::SnapshotWriter locked = offload::SnapshotWriter::open_to_append(part);
+  std::error_code error;
+  std::filesystem::remove(part, error);
+  if (error) fail("{} cannot be removed: {}", part.string(), error.message());
 }
 
 bool Contexts::remove(std::string_view name) const {

@@ -44,6 +44,8 @@ class Contexts {
   // With its shards, where it lies in several, and what is kept beside it. False when there was none; throws Error when
   // it cannot, and where a file of this name is no saved context.
   bool remove(std::string_view name) const;
+  // Removes what an interrupted reading has left under that name; throws Error where somebody is writing to it.
+  void remove_part(std::string_view name) const;
 
  private:
   std::filesystem::path directory_;

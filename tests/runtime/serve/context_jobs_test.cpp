@@ -1,0 +1,40 @@
+#include "runtime/serve/context_jobs.h"
+
+#include "tests/runtime/serve/engine_fixture.h"
+#include "tests/support/temporary_folder.h"
+
+namespace hayloft::runtime::serve {
+namespace {
+
+TEST_F(EngineTest, AContextThatIsRemovedWhileItIsReadLeavesNothingInTheWayOfAnother) {
+  const test::TemporaryFolder folder;
+  const Contexts contexts(folder.path());
+  ContextJobs jobs({model_, tokenizer_, path_}, arena_, contexts, options_.session, [](const std::string&) {});
+  std::string text;
+  for (int i = 0; i < 2000; ++i) text += "the quiet hay lies in the loft ";
+  ContextProgress last;
+  const auto on_its_way = [&] {
+    const std::vector<ContextProgress> all = jobs.progress();
+    if (!all.empty()) last = all.front();
+    return !all.empty() && last.problem.empty();
+  };
+  jobs.create("book", text);
+  while (on_its_way() && last.done == 0) {
+  }
+  EXPECT_FALSE(std::filesystem::is_empty(folder.path()));
+  EXPECT_TRUE(jobs.cancel("book"));
+  while (on_its_way()) {
+  }
+  EXPECT_EQ(last.problem, "");
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  EXPECT_FALSE(jobs.cancel("book"));
+
+  jobs.create("book", "another text");
+  while (on_its_way()) {
+  }
+  EXPECT_EQ(last.problem, "");
+  EXPECT_TRUE(contexts.contains("book"));
+}
+
+}  // namespace
+}  // namespace hayloft::runtime::serve
