@@ -197,7 +197,7 @@ Outcome Routes::dispatch(const Call& call) const {
   if (call.path == "/v1/messages/count_tokens") {
     require_method(call, {"POST"});
     const openai::Request request = messages::count_request(call.body, served_);
-    return json_reply(json{{"input_tokens", request.generations.front().tokens.size()}});
+    return json_reply(json{{"input_tokens", messages::count_tokens(request, served_)}});
   }
   if (call.path == "/v1/responses") {
     require_method(call, {"POST"});

@@ -7,6 +7,7 @@
 #include "runtime/serve/messages/context_edits.h"
 #include "runtime/serve/messages/message_writer.h"
 #include "runtime/serve/openai/draft.h"
+#include "runtime/serve/openai/room.h"
 
 namespace hayloft::runtime::serve::messages {
 namespace {
@@ -223,6 +224,11 @@ openai::Request message_request(std::string_view body, const openai::Served& ser
 
 openai::Request count_request(std::string_view body, const openai::Served& served) {
   return read_request(body, served, true);
+}
+
+std::int64_t count_tokens(const openai::Request& request, const openai::Served& served) {
+  const GenerationRequest& generation = request.generations.front();
+  return openai::tokens_of_context(served, generation.context) + static_cast<std::int64_t>(generation.tokens.size());
 }
 
 }  // namespace hayloft::runtime::serve::messages

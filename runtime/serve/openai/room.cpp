@@ -40,16 +40,6 @@ Room room_of_model(const ModelConfig& config) {
   throw BadRequest(400, fmt::format("{}: {}, and {}", field, what, room.why), field, "context_length_exceeded");
 }
 
-std::int64_t tokens_of_context(const Draft& draft) {
-  const std::string& context = draft.pattern.context;
-  if (context.empty()) return 0;
-  try {
-    return offload::Snapshot::open(draft.served.contexts.path(context)).token_count();
-  } catch (const Error&) {  // of which the engine says why it cannot be asked
-    return 0;
-  }
-}
-
 // Says how long an answer is to be.
 struct Length {
   std::optional<std::int64_t> said;  // by max_tokens
@@ -74,6 +64,15 @@ void hold_to(const Room& room, std::int64_t prompt, const Length& length, Genera
 
 }  // namespace
 
+std::int64_t tokens_of_context(const Served& served, const std::string& context) {
+  if (context.empty()) return 0;
+  try {
+    return offload::Snapshot::open(served.contexts.path(context)).token_count();
+  } catch (const Error&) {  // of which the engine says why it cannot be asked
+    return 0;
+  }
+}
+
 std::vector<std::string> hold_to_room(const Draft& draft, GenerationRequest& generation, const char* field) {
   const Served& served = draft.served;
   const ModelConfig& config = served.config;
@@ -81,7 +80,7 @@ std::vector<std::string> hold_to_room(const Draft& draft, GenerationRequest& gen
   const std::optional<std::int64_t> said = draft.max_completion_tokens ? draft.max_completion_tokens : draft.max_tokens;
   const std::int64_t usual = chat ? served.longest_answer : kUsualAnswer;
   const auto own = static_cast<std::int64_t>(generation.tokens.size());
-  const std::int64_t prompt = tokens_of_context(draft) + own;
+  const std::int64_t prompt = tokens_of_context(served, draft.pattern.context) + own;
 
   // A chat's answer may be shorter than was said: agents ask for as many tokens of any model.
   const std::int64_t needed = draft.min_tokens ? draft.pattern.sampling.rules.min_new_tokens : 1;

@@ -1,11 +1,16 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "runtime/serve/openai/draft.h"
 
 namespace hayloft::runtime::serve::openai {
+
+// Returns how many tokens stand before a prompt to that saved context; 0 where it cannot be opened, and where none is
+// named.
+std::int64_t tokens_of_context(const Served& served, const std::string& context);
 
 // Sets max_tokens of a generation whose prompt is there: what the request says, of a chat as far as there is room for
 // it, or what is usual and fits. Throws BadRequest (context_length_exceeded, naming the prompt's field and the numbers)

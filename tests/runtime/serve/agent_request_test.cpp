@@ -1,4 +1,7 @@
 #include "runtime/serve/messages/message_request.h"
+
+#include "gpu/make_backend.h"
+#include "runtime/context/ingest.h"
 #include "runtime/serve/reply_writer.h"
 #include "runtime/serve/responses/response_request.h"
 #include "tests/runtime/serve/request_fixture.h"
@@ -175,6 +178,23 @@ TEST_F(AgentRequest, MessagesOfOneRoleThatStandTogetherAreOneTurn) {
       {"role": "user", "content": "d"},
       {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "r"}]})"),
             "user: |a;assistant: t|b\nc calls f;tool: |r;user: |d;");
+}
+
+// As the usage of an answer has them.
+TEST_F(AgentRequest, ACountHasTheTokensOfASavedContext) {
+  const std::filesystem::path path = std::filesystem::path(HAYLOFT_SOURCE_DIR) / "examples/needle-model/model";
+  const offload::Threads threads{1};
+  const std::unique_ptr<gpu::Backend> backend = gpu::make_cpu_backend(threads);
+  const Model model(path, *backend);
+  const offload::Topology topology;
+  offload::Arena arena(topology, {.budget_bytes = std::uint64_t{64} << 20});
+  const IngestResult book = ingest({model, tokenizer_, path}, arena, "the quiet hay", contexts_.path("book"), {});
+  const std::string said = R"(, "messages": [{"role": "user", "content": "a"}]})";
+  const Request alone = count_request(R"({"model": "needle")" + said, served_);
+  const Request behind = count_request(R"({"model": "needle:book")" + said, served_);
+  EXPECT_EQ(messages::count_tokens(alone, served_), static_cast<std::int64_t>(alone.generations[0].tokens.size()));
+  EXPECT_EQ(messages::count_tokens(behind, served_),
+            book.tokens + static_cast<std::int64_t>(behind.generations[0].tokens.size()));
 }
 
 // Agents ask for as many tokens of any model, and count before they shorten.
