@@ -12,6 +12,13 @@
 #include "runtime/serve/session_pool.h"
 
 namespace hayloft::runtime::serve {
+namespace {
+
+bool begins_with(std::span<const std::int32_t> prompt, std::span<const std::int32_t> tokens) {
+  return common_prefix(prompt, tokens) == tokens.size();
+}
+
+}  // namespace
 
 struct SavedPrompts::File {
   std::filesystem::path path;
@@ -59,19 +66,19 @@ bool SavedPrompts::available() const {
 }
 
 // From what was decoded approximately only where its own tokens are as well.
-bool SavedPrompts::goes_on(const std::string& saved) const {
-  if (saved == note_) return true;
-  ReadingNote note = read_note(saved, "a saved prompt");
+bool SavedPrompts::goes_on(const offload::SnapshotDescription& saved) const {
+  if (saved.shape != own_.shape) return false;
+  if (saved.note == own_.note) return true;
+  ReadingNote note = read_note(saved.note, "a saved prompt");
   note.approximate = {};
-  return method_->options().name != "dense" && write_note(note) == note_;
+  return method_->options().name != "dense" && write_note(note) == own_.note;
 }
 
 // Loads what earlier servers left, in the order of its use. Files of other models and damaged ones count, and go in
 // their turn.
 void SavedPrompts::load() {
   std::error_code error;
-  const offload::SnapshotDescription wanted = describe_context(source_, session_);
-  note_ = wanted.note;
+  own_ = describe_context(source_, session_);
   std::vector<std::pair<std::filesystem::file_time_type, Handle>> found;
   for (const auto& each : std::filesystem::directory_iterator(options_.directory, error)) {
     if (each.path().extension() != ".hay") continue;
@@ -84,9 +91,8 @@ void SavedPrompts::load() {
     next_name_ = std::max(next_name_, number + 1);
     try {
       const offload::Snapshot snapshot = offload::Snapshot::open(file->path, offload::Snapshot::Accept::unfinished);
-      snapshot.require_model(wanted.model);
-      if (goes_on(snapshot.description().note) && snapshot.description().shape == wanted.shape &&
-          snapshot.cached_tokens() == snapshot.token_count()) {
+      snapshot.require_model(own_.model);
+      if (goes_on(snapshot.description()) && snapshot.cached_tokens() == snapshot.token_count()) {
         file->tokens = snapshot.tokens();
         file->earlier = snapshot.earlier_checkpoints();
         file->complete = snapshot.complete();
@@ -131,7 +137,9 @@ std::optional<Session> SavedPrompts::open(std::span<const std::int32_t> prompt) 
   try {
     const offload::Snapshot whole = offload::Snapshot::open(file->path, offload::Snapshot::Accept::unfinished);
     const std::optional<offload::Snapshot> snapshot = whole.back_to(static_cast<std::int64_t>(tokens));
-    if (!snapshot) fail("{}: has been written to", file->path.string());
+    if (!snapshot || !goes_on(snapshot->description()) || !begins_with(prompt, snapshot->tokens())) {
+      fail("{}: has been written to", file->path.string());
+    }
     Session session = open_context(source_, arena_, *snapshot, session_, method_.get());
     session.set_method(method_);
     std::error_code ignored;
@@ -160,7 +168,10 @@ SavedPrompts::Handle SavedPrompts::begin(std::span<const std::int32_t> prompt, s
   if (file && file->complete && whole < file->tokens.size() + options_.least_tokens) return nullptr;  // saved already
   if (!file || file->complete || file->tokens.size() > read) {  // what was interrupted goes on in its file
     file = std::make_shared<File>();
-    file->path = options_.directory / fmt::format("{:06}.hay", next_name_++);
+    std::error_code ignored;
+    do {
+      file->path = options_.directory / fmt::format("{:06}.hay", next_name_++);
+    } while (std::filesystem::exists(file->path, ignored));
     files_.push_back(file);
   }
   file->busy = true;
@@ -235,6 +246,7 @@ void SavedPrompts::run() {
 void SavedPrompts::write(Task& task) {
   File& file = *task.file;
   bool failed = false;
+  bool own = file.writer.has_value();  // and nobody else's, who may write to it or have put it in the place of one
   if (task.session) {
     try {
       if (!file.writer && file.tokens.empty()) {
@@ -242,10 +254,12 @@ void SavedPrompts::write(Task& task) {
         file.writer = offload::SnapshotWriter::create(file.path, describe_context(source_, session_));
       } else if (!file.writer) {
         file.writer = offload::SnapshotWriter::open_to_append(file.path);
+        if (file.writer->snapshot().tokens() != file.tokens) fail("{}: has been written to", file.path.string());
         file.approximate = read_note(file.writer->snapshot().description().note, file.path.string()).approximate;
       }
+      own = true;
       file.writer->keep(kept_checkpoints(source_.model.config(), options_.checkpoints));
-      ReadingNote note = read_note(note_, file.path.string());
+      ReadingNote note = read_note(own_.note, file.path.string());
       note.approximate = file.approximate;
       note.approximate.add(task.session->approximate_tokens());
       file.approximate = note.approximate;
@@ -276,7 +290,7 @@ void SavedPrompts::write(Task& task) {
     failures_ += failed ? 1 : 0;
     file.failed = true;
     std::error_code ignored;
-    std::filesystem::remove(file.path, ignored);
+    if (own) std::filesystem::remove(file.path, ignored);
     files_.remove(task.file);
   }
 }

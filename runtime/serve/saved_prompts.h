@@ -32,7 +32,8 @@ struct SavedPromptOptions {
 // goes on from there. One file for each, in the format of saved contexts; a prompt that parts from it goes on from the
 // last checkpoint that the file keeps before that. Where they take more than they may, the least recently used go.
 // Written on a thread of its own from forks, so that answers do not wait for the disk; the other members are for one
-// thread. What cannot be written is not saved, and counted.
+// thread. What cannot be written is not saved, and counted. Another server may use the folder, too: what it has written
+// is opened only for prompts that begin so, and left where it is.
 class SavedPrompts {
  public:
   // `method`: what sessions decode with, for open(). Methods that keep something of a sequence have to see it being
@@ -74,8 +75,8 @@ class SavedPrompts {
   };
   bool available() const;
   void load();
-  // Returns whether sessions go on from a file with that note.
-  bool goes_on(const std::string& saved) const;
+  // Returns whether sessions go on from a file of that description.
+  bool goes_on(const offload::SnapshotDescription& saved) const;
   struct Found {
     Handle file;
     std::size_t tokens = 0;  // of the checkpoint
@@ -91,7 +92,7 @@ class SavedPrompts {
   const SessionOptions session_;
   const SharedMethod method_;
   const SavedPromptOptions options_;
-  std::string note_;  // that a prompt has which this server alone has read
+  offload::SnapshotDescription own_;  // that a prompt has which this server alone has read
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;

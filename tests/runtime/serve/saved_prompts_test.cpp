@@ -147,6 +147,30 @@ TEST_F(SavedPromptsTest, WhatWasDecodedApproximatelySaysSoAndIsNothingToAServerT
   EXPECT_EQ(prompts->open(tokens)->approximate_tokens().first, 150);
 }
 
+TEST_F(SavedPromptsTest, AFileThatAnotherServerPutInThePlaceOfOneIsNotTakenForIt) {
+  const std::vector<std::int32_t> tokens = prompt(5 * chunk + 10, 1);
+  SavedPrompts prompts = saved();
+  read(prompts, tokens, 5);
+  const std::filesystem::path file = folder_ / "prompts" / "000001.hay";
+  ASSERT_TRUE(std::filesystem::remove(file));
+  SavedPrompts others = saved();
+  read(others, prompt(5 * chunk + 10, 2), 5);
+  ASSERT_TRUE(std::filesystem::exists(file));
+  EXPECT_EQ(prompts.longest(tokens), 5u * chunk);
+  EXPECT_FALSE(prompts.open(tokens));
+}
+
+TEST_F(SavedPromptsTest, ServersOverOneFolderLeaveTheFilesOfEachOther) {
+  const std::vector<std::int32_t> first = prompt(5 * chunk + 10, 1), second = prompt(5 * chunk + 10, 2);
+  SavedPrompts prompts = saved(), others = saved();
+  read(prompts, first, 5);
+  read(others, second, 5);
+  EXPECT_EQ(others.figures().failures, 0u);
+  const SavedPrompts later = saved();
+  EXPECT_EQ(later.longest(first), 5u * chunk);
+  EXPECT_EQ(later.longest(second), 5u * chunk);
+}
+
 TEST_F(SavedPromptsTest, OtherBeginningsAndShortPromptsAreNotFound) {
   SavedPrompts prompts = saved();
   const std::vector<std::int32_t> tokens = prompt(4 * chunk + 1, 1);
