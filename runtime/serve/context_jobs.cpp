@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "offload/error.h"
+#include "runtime/serve/openai/room.h"
 
 namespace hayloft::runtime::serve {
 namespace {
@@ -110,8 +111,13 @@ void ContextJobs::run() {
 }
 
 std::string ContextJobs::read(const Waiting& job) {
+  IngestOptions options;
+  options.session = session_;
+  options.planned = [&](const SessionOptions&, std::int64_t tokens, std::int64_t, int) {
+    openai::require_room_behind(source_.model.config(), tokens);
+  };
   try {
-    ingest(source_, arena_, job.text, contexts_.path(job.name), {session_}, [&](std::int64_t done, std::int64_t total) {
+    ingest(source_, arena_, job.text, contexts_.path(job.name), options, [&](std::int64_t done, std::int64_t total) {
       const std::lock_guard lock(mutex_);
       current_->done = done;
       current_->total = total;

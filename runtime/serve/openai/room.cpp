@@ -31,7 +31,7 @@ Room room_of_model(const ModelConfig& config) {
                         config.max_positions)};
   }
   return {config.max_positions,
-          fmt::format("the model was made for {}{}; shorten the prompt, or let the server scale RoPE as the model's "
+          fmt::format("the model was made for {}{}; take a shorter text, or let the server scale RoPE as the model's "
                       "makers name it for such lengths (--rope-scaling)",
                       config.max_positions, config.rope_overrides.empty() ? "" : " with RoPE scaled as it is here")};
 }
@@ -71,6 +71,11 @@ std::int64_t tokens_of_context(const Served& served, const std::string& context)
   } catch (const Error&) {  // of which the engine says why it cannot be asked
     return 0;
   }
+}
+
+void require_room_behind(const ModelConfig& config, std::int64_t tokens) {
+  const Room room = room_of_model(config);
+  if (tokens >= room.tokens - 1) fail("the text's {} tokens leave no room for a question: {}", tokens, room.why);
 }
 
 std::vector<std::string> hold_to_room(const Draft& draft, GenerationRequest& generation, const char* field) {

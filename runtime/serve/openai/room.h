@@ -11,6 +11,8 @@ namespace hayloft::runtime::serve::openai {
 // Returns how many tokens stand before a prompt to that saved context; 0 where it cannot be opened, and where none is
 // named.
 std::int64_t tokens_of_context(const Served& served, const std::string& context);
+// Throws Error where a saved context of so many tokens leaves no room for a prompt and an answer.
+void require_room_behind(const ModelConfig& config, std::int64_t tokens);
 
 // Sets max_tokens of a generation whose prompt is there: what the request says, of a chat as far as there is room for
 // it, or what is usual and fits. Throws BadRequest (context_length_exceeded, naming the prompt's field and the numbers)

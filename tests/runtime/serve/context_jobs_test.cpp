@@ -1,6 +1,7 @@
 #include "runtime/serve/context_jobs.h"
 
 #include "tests/runtime/serve/engine_fixture.h"
+#include "tests/support/golden_models.h"
 #include "tests/support/temporary_folder.h"
 
 namespace hayloft::runtime::serve {
@@ -34,6 +35,24 @@ TEST_F(EngineTest, AContextThatIsRemovedWhileItIsReadLeavesNothingInTheWayOfAnot
   }
   EXPECT_EQ(last.problem, "");
   EXPECT_TRUE(contexts.contains("book"));
+}
+
+// Before hours of reading.
+TEST_F(EngineTest, ATextBehindWhichNoQuestionHasRoomIsNotRead) {
+  const Model model(goldens / "llama", *backend_);
+  ASSERT_EQ(model.config().max_positions, 256);
+  const test::TemporaryFolder folder;
+  const Contexts contexts(folder.path());
+  ContextJobs jobs({model, tokenizer_, path_}, arena_, contexts, options_.session, [](const std::string&) {});
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += "the quiet hay lies in the loft ";
+  jobs.create("book", text);
+  std::vector<ContextProgress> all;
+  while ((all = jobs.progress()).empty() || all.front().problem.empty()) {
+    ASSERT_FALSE(contexts.contains("book"));
+  }
+  EXPECT_NE(all.front().problem.find("no room for a question"), std::string::npos) << all.front().problem;
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
 }  // namespace
