@@ -84,8 +84,8 @@ struct Group {
   }
 };
 
-// In the order in which they were first met; by_task: a group per task, else one for all tasks of a length. ctx_size:
-// rows of this length only.
+// Groups rows in the order in which they were first met; by_task: a group per task, else one for all tasks of a length.
+// ctx_size: rows of this length only.
 std::vector<Group> group_rows(const std::vector<EvalRow>& rows, bool by_task,
                               std::optional<std::int64_t> ctx_size = std::nullopt);
 

@@ -26,12 +26,17 @@ def eval_rows(path):
     model, rows = None, []
     try:
         with open(path, encoding="utf-8") as file:
-            for line in (json.loads(line) for line in file if line.endswith("\n")):
+            for number, text in enumerate(file, 1):
+                if not text.endswith("\n"):  # it was cut off
+                    break
+                line = json.loads(text)
                 if "options" in line:
                     model = line["options"]["model"]
+                elif model is None or not {"task", "ctx_size", "attn", "sample", "score"} <= line.keys():
+                    raise ValueError(f"line {number} is no row of hayloft eval --out behind its recipe")
                 else:
                     rows.append({**line, "model": model})
-    except (OSError, ValueError) as problem:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as problem:
         sys.exit(f"scripts/table: {path}: {getattr(problem, 'strerror', None) or problem}")
     return rows
 

@@ -349,7 +349,8 @@ class PlanCommand : public Command {
     }
     if (profile && profile->threads != request_.threads) {
       note(
-          "note: the machine profile is of {0} threads and so are its times; the plan is of {1}: hayloft link -t {1}\n",
+          "note: the machine profile is of {0} threads and so are its times; the plan is of {1}: hayloft link -t {1} "
+          "there measures them\n",
           profile->threads, request_.threads);
     }
     return profile;

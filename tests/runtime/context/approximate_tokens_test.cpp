@@ -6,7 +6,7 @@
 #include "tests/runtime/context/ingest_fixture.h"
 #include "tests/support/golden_models.h"
 
-// Tokens that were decoded by steps that left positions out: whoever goes on from them does not attend exactly.
+// Tests what is known of tokens that were decoded by steps that left positions out.
 namespace hayloft::runtime {
 namespace {
 
@@ -20,7 +20,7 @@ class ApproximateTokensTest : public IngestTest {
  protected:
   SharedMethod method(const char* words) const { return make_method(parse_method(words, {}), llama.config().head_dim); }
 
-  // Behind a prompt of 100 tokens, with ten more decoded by top-k.
+  // Reads a prompt of 100 tokens and decodes ten more by that method.
   Session decoded(const char* words) {
     Session session(llama, arena, options.session);
     session.set_method(method(words));
