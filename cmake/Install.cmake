@@ -14,7 +14,7 @@ set(public_headers
     gpu/backend.h gpu/packed.h gpu/products.h gpu/sparse_causal.h gpu/buffer.h gpu/device_options.h gpu/cuda_memory.h gpu/gated_delta.h gpu/hot_reads.h gpu/link_choice.h gpu/make_backend.h gpu/rest_step.h
     runtime/chat/chat_template.h runtime/tokenizer/end_of_turn.h runtime/tokenizer/text_stream.h runtime/tokenizer/tokenizer.h
     runtime/checkpoint/architecture.h runtime/checkpoint/config.h runtime/checkpoint/rope.h runtime/checkpoint/safetensors.h runtime/checkpoint/weights/expert_placement.h runtime/checkpoint/weights/weights.h
-    runtime/decode/draft_head.h runtime/decode/draft_length.h runtime/decode/lookup.h runtime/decode/prefill_read.h runtime/peers/communicator.h runtime/cluster/rank_attender.h
+    runtime/decode/draft_head.h runtime/decode/draft_length.h runtime/decode/drafting.h runtime/decode/lookup.h runtime/decode/prefill_read.h runtime/peers/communicator.h runtime/cluster/rank_attender.h
     runtime/cache/cache.h runtime/cache/cache_size.h runtime/cache/spills.h
     runtime/attention/attention_rates.h runtime/attention/budget.h runtime/attention/counters.h runtime/attention/host_tail.h
     runtime/attention/method.h runtime/attention/method_ladder.h runtime/attention/method_options.h runtime/attention/method_state.h runtime/attention/selection_plan.h

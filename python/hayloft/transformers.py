@@ -12,7 +12,6 @@ of hayloft reads a prompt. One sequence at a time (batch 1), without padding, fo
 
 import functools
 import math
-import sys
 
 import numpy as np
 import torch
@@ -26,6 +25,7 @@ from . import _core
 from ._counters import Counters
 from ._machine import default_machine
 from ._masks import mask, require_all_before
+from ._models import attends_itself, implementations, require_interface, uses_cache
 from ._paths import path_bytes
 
 PREFIX = "hayloft:"
@@ -301,18 +301,18 @@ def install(*methods):
     @functools.wraps(check)
     def get_correct_attn_implementation(self, requested_attention, *args, **kwargs):
         if isinstance(requested_attention, str) and requested_attention.startswith(PREFIX):
-            _require_interface(self)
+            require_interface(self)
             return register(requested_attention)
         return check(self, requested_attention, *args, **kwargs)
 
     @functools.wraps(generate)
     def generate_with_store(self, *args, attn_implementation=None, **kwargs):
-        before = _implementations(self.config)
+        before = implementations(self.config)
         if attn_implementation is not None:
             self.set_attn_implementation(attn_implementation)
         try:
             if str(self.config.get_text_config(decoder=True)._attn_implementation).startswith(PREFIX):
-                cached = _uses_cache(self, args[1] if len(args) > 1 else kwargs.get("generation_config"), kwargs)
+                cached = uses_cache(self, args[1] if len(args) > 1 else kwargs.get("generation_config"), kwargs)
                 given = [kwargs.get(name) for name in ("past_key_values", "cache")]  # the latter is its newer name
                 if not cached:
                     if any(isinstance(each, Cache) for each in given):
@@ -332,43 +332,11 @@ def install(*methods):
         for part, name in parts.items():
             config = getattr(self.config, part) if part else self.config
             if isinstance(name, str) and name.startswith(PREFIX) and config._attn_implementation != name:
-                raise _attends_itself(type(self))  # transformers has warned of it
+                raise attends_itself(type(self))  # transformers has warned of it
 
     model_class.get_correct_attn_implementation = get_correct_attn_implementation
     model_class.set_attn_implementation = set_attn_implementation
     GenerationMixin.generate = generate_with_store
-
-
-def _attends_itself(model_class):
-    return _core.Error(f"{model_class.__name__}: attends by itself, whatever attn_implementation says, so hayloft would be "
-                       "ignored; leave it out for this model")
-
-
-def _require_interface(model):
-    """Raises Error where a model of text has an attention of its own, whatever attn_implementation says."""
-    model_class = type(model)
-    if not hasattr(model.config, "vocab_size"):
-        return
-    takes = getattr(model_class, "_can_set_attn_implementation", lambda: True)  # False also of classes without a source
-    modules = {each.__module__ for each in model_class.__mro__} - {modeling_utils.__name__}
-    if not takes() and not any(hasattr(sys.modules.get(each), "ALL_ATTENTION_FUNCTIONS") for each in modules):
-        raise _attends_itself(model_class)
-
-
-def _implementations(config):
-    """Returns the attention of a model and of its parts (text, images), as set_attn_implementation() takes it."""
-    own = config._attn_implementation
-    parts = {name: _implementations(getattr(config, name)) for name in getattr(config, "sub_configs", {})
-             if getattr(config, name, None) is not None}
-    return {"": own, **parts} if any(each != own for each in parts.values()) else own
-
-
-def _uses_cache(model, generation_config, kwargs):
-    """Returns whether generate() makes a cache: as the call says, or else unless one of the configurations says no."""
-    if kwargs.get("use_cache") is not None:
-        return bool(kwargs["use_cache"])
-    configurations = (generation_config, getattr(model, "generation_config", None), model.config)
-    return all(getattr(each, "use_cache", None) is not False for each in configurations)
 
 
 def uninstall():
