@@ -1,4 +1,4 @@
-"""What hayloft.transformers asks of the models of transformers."""
+"""Answers what hayloft.transformers asks of the models of transformers."""
 
 import sys
 

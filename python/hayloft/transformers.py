@@ -330,8 +330,11 @@ def install(*methods):
         set_attention(self, attn_implementation, *args, **kwargs)
         parts = attn_implementation if isinstance(attn_implementation, dict) else {"": attn_implementation}
         for part, name in parts.items():
-            config = getattr(self.config, part) if part else self.config
-            if isinstance(name, str) and name.startswith(PREFIX) and config._attn_implementation != name:
+            if not isinstance(name, str) or not name.startswith(PREFIX):
+                continue
+            whole = self.config if isinstance(attn_implementation, dict) else self.config.get_text_config(decoder=True)
+            config = getattr(self.config, part, None) if part else whole
+            if config is not None and config._attn_implementation != name:
                 raise attends_itself(type(self))  # transformers has warned of it
 
     model_class.get_correct_attn_implementation = get_correct_attn_implementation

@@ -36,6 +36,7 @@ DraftOptions parse_draft(std::string_view text);
 // keeps of the sequence what steps have changed.
 void check_draft_method(const MethodOptions& method);
 
+// Counts what drafting has come to.
 struct DraftFigures {
   std::int64_t passes = 0;       // of exact attention
   std::int64_t tokens = 0;       // that they have given

@@ -57,7 +57,7 @@ struct EvalRow {
   std::optional<double> error_auc;
   std::optional<double> error_within;
 
-  std::optional<DraftFigures> drafts;  // of an answer that was decoded by EvalOptions::drafts
+  std::optional<DraftFigures> drafts;  // counts what an answer took that was decoded by EvalOptions::drafts
   std::int64_t steps = 0;              // decoded; the figures below are per step
   gpu::Products products = gpu::Products::exact;
   double attended_share = 0;  // of the positions of the context, over the layers and their lists
@@ -84,8 +84,9 @@ struct EvalOptions {
   bool agreement = false;    // lead every method along dense attention's answers, too
   int fidelity_steps = 8;    // of an answer: over which recall, mass and output error are measured; 0: not at all
   double auto_fidelity = 0;  // the share of the attention mass that `auto` keeps, measured as it decodes; 0: none
-  // Dense attention's answers are decoded by these, several tokens a pass: the same text. None: a step a token. Not
-  // with `agreement`, which takes single steps.
+  // Dense attention's answers are decoded by these, several tokens a pass: the same text. What a row reads over the
+  // link then counts drafts in, its other figures do not. None: a step a token. Not with `agreement`, which takes
+  // single steps.
   std::optional<DraftOptions> drafts = {};
   // Is called for one answer to each sample, the first that is decoded; its time is not in ms_per_token.
   std::shared_ptr<StepObserver> observer = nullptr;
@@ -99,7 +100,7 @@ struct EvalHooks {
   std::function<void(const EvalTask& task, int sample, std::int64_t prompt_tokens)> sample_started;
   PrefillProgress prefill;
   StateProgress prepare;
-  std::function<void()> step;  // after every decoded token; throw to stop
+  std::function<void()> step;  // after every decoded token or pass; throw to stop
   std::function<void(const EvalRow& row)> row;
 };
 

@@ -65,7 +65,7 @@ struct Group {
     block_tokens = std::max(block_tokens, row.block_tokens);
   }
 
-  // The mean of every position, and their sum: how many tokens of a draft are accepted.
+  // Returns the mean of every position; their sum says how many tokens of a draft are accepted.
   std::vector<double> accepted_means() const {
     std::vector<double> means;
     for (const Mean& share : accepted_shares) means.push_back(share.value().value_or(0));

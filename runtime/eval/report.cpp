@@ -183,7 +183,12 @@ std::string eval_summary(const EvalReport& report, std::string (*format)(const T
   if (const TextTable lengths = length_table(report); !lengths.empty()) text += format(lengths) + "\n";
   const TextTable coverage = coverage_table(report);
   if (!coverage.empty()) text += format(coverage) + "\n";
-  return text + format(cost_table(report)) + reach_notes(group_rows(report.rows, false));
+  text += format(cost_table(report));
+  if (!report.recipe.drafts.empty()) {
+    text += fmt::format("dense: drafted by {} tokens a pass and verified, so its costs are not those of single steps\n",
+                        report.recipe.drafts);
+  }
+  return text + reach_notes(group_rows(report.rows, false));
 }
 
 std::string eval_json(const EvalReport& report) {

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "runtime/eval/ruler/prepared.h"
 #include "runtime/eval/ruler/score.h"
 #include "runtime/eval/task.h"
@@ -58,6 +60,14 @@ class Prepared : public RulerScored {
 
   int samples() const override { return static_cast<int>(samples_.size()); }
   EvalSample sample(int number) override { return prompt_of(samples_[static_cast<std::size_t>(number)]); }
+  std::int64_t positions(int samples) override {
+    std::int64_t most = ctx_size();
+    for (int number = 0; number < std::min(samples, this->samples()); ++number) {
+      const EvalSample each = sample(number);
+      most = std::max(most, static_cast<std::int64_t>(each.prompt.size()) + each.answer_tokens);
+    }
+    return most;
+  }
 
  private:
   std::vector<RulerSample> samples_;

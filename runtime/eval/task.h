@@ -42,6 +42,9 @@ class EvalTask {
   virtual Measure measure() const = 0;
   virtual std::int64_t ctx_size() const = 0;  // tokens of prompt and answer, at most
   virtual int samples() const = 0;            // how many there are
+  // Returns how many tokens the longest of the first `samples` takes with its answer: ctx_size(), or more where samples
+  // were prepared by another tokenizer.
+  virtual std::int64_t positions(int /*samples*/) { return ctx_size(); }
   virtual EvalSample sample(int number) = 0;  // throws Error
   // Scores an answer as the model generated it; samples with forced tokens have none.
   virtual double score(std::string_view /*answer*/, const EvalSample& /*sample*/) const { return 0; }

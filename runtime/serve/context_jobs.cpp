@@ -59,7 +59,7 @@ bool ContextJobs::cancel(const std::string& name) {
   if (std::erase_if(waiting_, [&](const Waiting& each) { return each.name == name; }) > 0) return true;
   const auto given_up = std::ranges::find(given_up_, name, &ContextProgress::name);
   if (given_up == given_up_.end()) return false;
-  if (given_up->done > 0) drop(name);
+  if (given_up->total > 0) drop(name);
   given_up_.erase(given_up);
   return true;
 }
@@ -93,13 +93,16 @@ void ContextJobs::run() {
     }
     std::string problem = read(job);
     const std::lock_guard lock(mutex_);
-    if (drop_current_) {
+    // Before the first word of its progress a part of this name is another program's.
+    if (drop_current_ && current_->total > 0) {
       try {
         drop(job.name);
         problem.clear();
-      } catch (const Error& error) {
+      } catch (const std::exception& error) {
         problem = error.what();
       }
+    } else if (drop_current_) {
+      problem.clear();
     }
     if (!problem.empty()) {
       current_->problem = problem;

@@ -35,7 +35,7 @@ class ContextJobs {
   // Throws Error where the name is none, taken, or on its way already; false when too many wait.
   bool create(const std::string& name, std::string text);
   // True when it was on its way or had been given up. What was read of it goes, soon where it is being read now; what
-  // another program reads under this name stays.
+  // another program has read of another text under this name stays. Throws Error where that cannot be removed.
   bool cancel(const std::string& name);
   std::vector<ContextProgress> progress() const;
 

@@ -168,10 +168,6 @@ SavedPrompts::Handle SavedPrompts::begin(std::span<const std::int32_t> prompt, s
   if (file && file->complete && whole < file->tokens.size() + options_.least_tokens) return nullptr;  // saved already
   if (!file || file->complete || file->tokens.size() > read) {  // what was interrupted goes on in its file
     file = std::make_shared<File>();
-    std::error_code ignored;
-    do {
-      file->path = options_.directory / fmt::format("{:06}.hay", next_name_++);
-    } while (std::filesystem::exists(file->path, ignored));
     files_.push_back(file);
   }
   file->busy = true;
@@ -243,15 +239,33 @@ void SavedPrompts::run() {
   }
 }
 
+// Another server may take the same name at the same time.
+offload::SnapshotWriter SavedPrompts::create(File& file) {
+  constexpr int most_tries = 8;
+  const std::lock_guard lock(mutex_);
+  for (int tries = 1;; ++tries) {
+    std::error_code ignored;
+    do {
+      file.path = options_.directory / fmt::format("{:06}.hay", next_name_++);
+    } while (std::filesystem::exists(file.path, ignored));
+    try {
+      return offload::SnapshotWriter::create(file.path, own_);
+    } catch (const Error&) {
+      if (tries == most_tries) throw;
+    }
+  }
+}
+
 void SavedPrompts::write(Task& task) {
   File& file = *task.file;
   bool failed = false;
-  bool own = file.writer.has_value();  // and nobody else's, who may write to it or have put it in the place of one
+  // Says that the file is this server's: another may write to it, or have put its own in this place.
+  bool own = file.writer.has_value();
   if (task.session) {
     try {
       if (!file.writer && file.tokens.empty()) {
         std::filesystem::create_directories(options_.directory);
-        file.writer = offload::SnapshotWriter::create(file.path, describe_context(source_, session_));
+        file.writer = create(file);
       } else if (!file.writer) {
         file.writer = offload::SnapshotWriter::open_to_append(file.path);
         if (file.writer->snapshot().tokens() != file.tokens) fail("{}: has been written to", file.path.string());

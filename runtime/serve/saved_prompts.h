@@ -33,7 +33,7 @@ struct SavedPromptOptions {
 // last checkpoint that the file keeps before that. Where they take more than they may, the least recently used go.
 // Written on a thread of its own from forks, so that answers do not wait for the disk; the other members are for one
 // thread. What cannot be written is not saved, and counted. Another server may use the folder, too: what it has written
-// is opened only for prompts that begin so, and left where it is.
+// is opened only for prompts that begin so, and goes where it is the least recently used.
 class SavedPrompts {
  public:
   // `method`: what sessions decode with, for open(). Methods that keep something of a sequence have to see it being
@@ -85,6 +85,8 @@ class SavedPrompts {
   void hand_over(Task task);
   void run();
   void write(Task& task);
+  // Creates the file of a prompt under a name that no other has.
+  offload::SnapshotWriter create(File& file);
   void make_room(const File& newest);  // the mutex is held
 
   const ModelSource source_;
@@ -92,7 +94,7 @@ class SavedPrompts {
   const SessionOptions session_;
   const SharedMethod method_;
   const SavedPromptOptions options_;
-  offload::SnapshotDescription own_;  // that a prompt has which this server alone has read
+  offload::SnapshotDescription own_;  // describes a prompt that this server alone has read
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;

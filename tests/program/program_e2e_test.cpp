@@ -38,7 +38,11 @@ TEST_F(ProgramTest, ADeviceThatIsNotThereIsRefusedInOneLineAndNotMissedWhenNobod
   EXPECT_TRUE(refused_with(attend({"--device", "cuda"}), 1, {"--device cpu"}));
   const Outcome outcome = attend({"--device", "auto", "--gpu-memory", "16GiB", "--kv-host", "pinned", "--link", "sm"});
   EXPECT_EQ(outcome.exit_code, 0);
-  EXPECT_EQ(outcome.err, "");
+  const std::string unused =
+      "note: --gpu-memory, --kv-host, --link have no effect: not used by --device auto where no GPU computes, but by "
+      "cuda\n";
+  EXPECT_EQ(outcome.err, unused);
+  EXPECT_EQ(attend({"--device", "auto"}).err, "");
   // Where the system shows one, a CPU that computes in its place is said, by whoever was free to choose.
   fs::create_directories(root / "dev");
   std::ofstream(root / "dev/nvidia0").put('\n');

@@ -60,6 +60,7 @@ class EvalCommand : public Command {
     tasks_.add_options(app, options_);
     add_attention_options(app, attention_, {"dense", "sparq", "topk", "window"});
     add_exact_options(app, exact_);
+    advanced(app, Section::attention, {"--exact"});
     add_text(
         app, "--equal-bytes", "BITS,...",
         [this](const std::string& text) {
@@ -164,9 +165,10 @@ class EvalCommand : public Command {
     if (exact_.exact && options_.agreement) {
       fail("--agreement follows dense attention a token at a time; leave it or --exact out");
     }
-    runtime::MethodOptions dense;
-    dense.name = "dense";
-    options_.drafts = exact_.drafts(*app_, dense);
+    if (exact_.exact && outputs_.plot_against == runtime::eval::EvalCost::compression) {
+      fail("--plot-against compression: is of what dense attention reads by single steps; leave it or --exact out");
+    }
+    options_.drafts = exact_.drafts(*app_);
     machine_.head = options_.drafts && options_.drafts->head;
   }
 
@@ -249,8 +251,12 @@ class EvalCommand : public Command {
                 const std::vector<std::unique_ptr<runtime::eval::EvalTask>>& tasks) const {
     const std::optional<runtime::plan::MachineProfile> profile = environment.profile();
     std::set<std::int64_t> lengths;
-    for (const auto& task : tasks) lengths.insert(task->ctx_size());
-    if (!lengths.empty()) environment.model->expect_positions(*lengths.rbegin());
+    std::int64_t longest = 0;
+    for (const auto& task : tasks) {
+      lengths.insert(task->ctx_size());
+      longest = std::max(longest, task->positions(options_.samples));
+    }
+    if (longest > 0) environment.model->expect_positions(longest);
     for (const std::int64_t length : lengths) {
       const runtime::SessionOptions session = runtime::eval::session_at(options_.session, length);
       announce_plan(environment, {directory_, session, methods_at(environment, length, /*say=*/true), length, 0},

@@ -24,12 +24,20 @@ void add_exact_options(CLI::App& app, ExactChoices& choices) {
   advanced(app, Section::attention, {"--draft", "--draft-max"});
 }
 
-std::optional<runtime::DraftOptions> ExactChoices::drafts(const CLI::App& app, runtime::MethodOptions& method) const {
+std::optional<runtime::DraftOptions> ExactChoices::drafts(const CLI::App& app) const {
   if (!exact) {
     if (app.count("--draft-max") > 0) fail("--draft-max goes with --exact");
     if (app.count("--draft") > 0 && draft != "none") fail("--draft {} goes with --exact", draft);
     return std::nullopt;
   }
+  runtime::DraftOptions options = runtime::parse_draft(draft);
+  if (most) options.most = *most;
+  return options;
+}
+
+std::optional<runtime::DraftOptions> ExactChoices::drafts(const CLI::App& app, runtime::MethodOptions& method) const {
+  const std::optional<runtime::DraftOptions> options = drafts(app);
+  if (!options) return options;
   if (app.count("--attn") > 0 && method.name != "dense") {
     fail("--exact attends to everything, and --attn {} does not; leave --attn out, or draft by it: --draft self:{}",
          method.name, method.name);
@@ -55,8 +63,6 @@ std::optional<runtime::DraftOptions> ExactChoices::drafts(const CLI::App& app, r
     }
   }
   method = runtime::MethodOptions();
-  runtime::DraftOptions options = runtime::parse_draft(draft);
-  if (most) options.most = *most;
   return options;
 }
 

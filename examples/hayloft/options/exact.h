@@ -15,8 +15,10 @@ struct ExactChoices {
   std::string draft = "lookup";
   std::optional<int> most;  // tokens drafted for a pass
 
-  // Throws Error where something else that was typed contradicts it; `method` is then `dense`, and what is returned
-  // drafts. None without --exact.
+  // Returns what drafts; none without --exact. Throws Error where --draft or --draft-max goes with nothing.
+  std::optional<runtime::DraftOptions> drafts(const CLI::App& app) const;
+  // The same of a command that decodes by one method, which is then `dense`. Throws Error also where something else
+  // that was typed contradicts it.
   std::optional<runtime::DraftOptions> drafts(const CLI::App& app, runtime::MethodOptions& method) const;
 };
 void add_exact_options(CLI::App& app, ExactChoices& choices);

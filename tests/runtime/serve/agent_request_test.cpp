@@ -180,7 +180,7 @@ TEST_F(AgentRequest, MessagesOfOneRoleThatStandTogetherAreOneTurn) {
             "user: |a;assistant: t|b\nc calls f;tool: |r;user: |d;");
 }
 
-// As the usage of an answer has them.
+// Counts them as the usage of an answer does.
 TEST_F(AgentRequest, ACountHasTheTokensOfASavedContext) {
   const std::filesystem::path path = std::filesystem::path(HAYLOFT_SOURCE_DIR) / "examples/needle-model/model";
   const offload::Threads threads{1};

@@ -37,7 +37,29 @@ TEST_F(EngineTest, AContextThatIsRemovedWhileItIsReadLeavesNothingInTheWayOfAnot
   EXPECT_TRUE(contexts.contains("book"));
 }
 
-// Before hours of reading.
+TEST_F(EngineTest, WhatAnotherProgramHasReadOfAnotherTextStaysWhereAContextIsRemoved) {
+  const test::TemporaryFolder folder;
+  const Contexts contexts(folder.path());
+  IngestOptions options;
+  options.session = options_.session;
+  options.checkpoint_seconds = 0;
+  std::string theirs;
+  for (int i = 0; i < 2000; ++i) theirs += "the other barn is full of straw ";
+  EXPECT_ANY_THROW(ingest({model_, tokenizer_, path_}, arena_, theirs, contexts.path("book"), options,
+                          [](std::int64_t done, std::int64_t) {
+                            if (done > 0) throw std::runtime_error("stopped");
+                          }));
+  ASSERT_FALSE(std::filesystem::is_empty(folder.path()));
+  ContextJobs jobs({model_, tokenizer_, path_}, arena_, contexts, options_.session, [](const std::string&) {});
+  jobs.create("book", "the quiet hay lies in the loft");
+  EXPECT_TRUE(jobs.cancel("book"));
+  while (!jobs.progress().empty() && jobs.progress().front().problem.empty()) {
+  }
+  jobs.cancel("book");  // where it had been given up already
+  EXPECT_FALSE(std::filesystem::is_empty(folder.path()));
+}
+
+// Tells it before hours of reading.
 TEST_F(EngineTest, ATextBehindWhichNoQuestionHasRoomIsNotRead) {
   const Model model(goldens / "llama", *backend_);
   ASSERT_EQ(model.config().max_positions, 256);

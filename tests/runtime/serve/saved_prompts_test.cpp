@@ -163,9 +163,13 @@ TEST_F(SavedPromptsTest, AFileThatAnotherServerPutInThePlaceOfOneIsNotTakenForIt
 TEST_F(SavedPromptsTest, ServersOverOneFolderLeaveTheFilesOfEachOther) {
   const std::vector<std::int32_t> first = prompt(5 * chunk + 10, 1), second = prompt(5 * chunk + 10, 2);
   SavedPrompts prompts = saved(), others = saved();
-  read(prompts, first, 5);
+  Session session(model_, arena_, session_options_);
+  SavedPrompts::Handle file = prompts.begin(first, 0);  // begins to read, and saves when the other has
   read(others, second, 5);
-  EXPECT_EQ(others.figures().failures, 0u);
+  read_to(session, first, 5 * chunk);
+  prompts.advance(file, session, std::span(first).first(5 * chunk), false);
+  prompts.flush();
+  EXPECT_EQ(prompts.figures().failures + others.figures().failures, 0u);
   const SavedPrompts later = saved();
   EXPECT_EQ(later.longest(first), 5u * chunk);
   EXPECT_EQ(later.longest(second), 5u * chunk);
