@@ -55,7 +55,8 @@ std::optional<std::string> read_method(std::string_view word) {
     if (character == '%') {
       const std::string_view digits = word.substr(1, 2);
       const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
-      if (error != std::errc() || digits.size() < 2 || end != digits.data() + 2 || code < 0) return std::nullopt;
+      if (error != std::errc() || digits.size() < 2 || end != digits.data() + 2 || digits[0] == '-')
+        return std::nullopt;
       word.remove_prefix(2);
     } else if (character <= ' ' || character > '~') {
       return std::nullopt;

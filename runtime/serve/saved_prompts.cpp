@@ -35,7 +35,7 @@ struct SavedPrompts::File {
   bool pending = false;   // a checkpoint has been handed over and is not written
   bool failed = false;
 
-  // Of the writing thread.
+  // The writing thread alone uses these.
   std::optional<offload::SnapshotWriter> writer;
   ApproximateTokens approximate;  // in the file, whoever decoded them
 };
