@@ -70,12 +70,12 @@ std::string sized(MethodOptions& method, int bits, const ReadShape& shape) {
   return "";
 }
 
+}  // namespace
+
 bool reads_every_key(const MethodOptions& method) {
   constexpr std::string_view names[] = {"dense", "topk", "flexgen", "oracle"};
   return std::find(std::begin(names), std::end(names), method.name) != std::end(names);
 }
-
-}  // namespace
 
 EqualBytes at_equal_bytes(const std::vector<MethodOptions>& methods, const std::vector<int>& bits,
                           const ReadShape& shape) {

@@ -23,6 +23,9 @@ struct EqualBytes {
   std::vector<std::string> left_out;   // one line each: what cannot be had with so few bits, and why
 };
 
+// Returns whether it reads every key whatever its options: dense, topk, flexgen and oracle do.
+bool reads_every_key(const MethodOptions& method);
+
 // Every method once for each of `bits`, sized so that a step reads, for each KV head, about `bits` bits of every
 // position besides the k rows of its own k: S bits / 8 + 4 k d bytes. What spends them:
 //   sparq     r = bits / (16, 8 or 4 of the column format; scales are not counted)
@@ -30,8 +33,7 @@ struct EqualBytes {
 //   pages     bounds of the smallest pages that leave something, the rest on more positions; 32 d / page bits
 //   ann       centroids, then probed lists; each query head reads its own
 //   window, h2o   more positions, of 32 d bits each
-// dense, topk, flexgen and oracle read every key whatever their options: they stay as they are, once. Throws Error for
-// bits below 1.
+// Those of reads_every_key() stay as they are, once. Throws Error for bits below 1.
 EqualBytes at_equal_bytes(const std::vector<MethodOptions>& methods, const std::vector<int>& bits,
                           const ReadShape& shape);
 

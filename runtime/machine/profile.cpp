@@ -158,6 +158,15 @@ gpu::LinkChoice MachineProfile::best_link() const {
   return best;
 }
 
+namespace {
+
+// Returns null for a rate that was not measured, which is 0.
+nlohmann::ordered_json measured_or_null(double rate) {
+  return json_or_null(rate > 0 ? std::optional(rate) : std::nullopt);
+}
+
+}  // namespace
+
 std::string profile_json(const MachineProfile& profile) {
   nlohmann::ordered_json json = {{"schema", schema}};
   if (profile.origin.known()) {
@@ -174,10 +183,10 @@ std::string profile_json(const MachineProfile& profile) {
       {"device", profile.device},
       {"threads", profile.threads},
       {"footprint_bytes", profile.footprint_bytes},
-      {"near_read_GBps", profile.near_read},
-      {"weight_stream_GBps", profile.weight_stream},
-      {"matmul_GFLOPps", profile.matmul},
-      {"layer_overhead_us", profile.layer_overhead_us},
+      {"near_read_GBps", measured_or_null(profile.near_read)},
+      {"weight_stream_GBps", measured_or_null(profile.weight_stream)},
+      {"matmul_GFLOPps", measured_or_null(profile.matmul)},
+      {"layer_overhead_us", measured_or_null(profile.layer_overhead_us)},
       {"link_to_device_GBps", json_or_null(profile.link_to_device)},
       {"link_to_host_GBps", json_or_null(profile.link_to_host)},
   });
@@ -188,8 +197,8 @@ std::string profile_json(const MachineProfile& profile) {
   const auto add = [&](const char* list, const std::vector<AttentionRates>& attention) {
     for (const AttentionRates& rates : attention) {
       nlohmann::ordered_json entry = {{"head_dim", rates.head_dim}, {"group", rates.group}};
-      each_rate(rates, [&](const char* name, double rate) { entry[name] = rate; });
-      for (const RateField& field : time_fields) entry[field.name] = rates.*field.rate;
+      each_rate(rates, [&](const char* name, double rate) { entry[name] = measured_or_null(rate); });
+      for (const RateField& field : time_fields) entry[field.name] = measured_or_null(rates.*field.rate);
       json[list].push_back(std::move(entry));
     }
   };

@@ -264,6 +264,9 @@ TEST(ServeApi, TheSmallerEndpointsIgnoreNothingEither) {
   EXPECT_EQ(server.post("/detokenize", {{"tokens", {5}}, {"special", true}}).status, 400);
   EXPECT_EQ(server.post("/v1/contexts", {{"name", "a"}, {"text", "b"}, {"template", "c"}}).status, 400);
   EXPECT_EQ(server.post("/tokenize", {{"prompt", "a"}, {"model", "other"}}).status, 404);
+  EXPECT_EQ(http(server.port, "GET", "/v1/contexts?limit=1").status, 400);
+  EXPECT_EQ(http(server.port, "GET", "/v1/contexts/a?limit=1").status, 400);
+  EXPECT_EQ(http(server.port, "GET", "/v1/contexts").status, 200);
 }
 
 }  // namespace

@@ -96,5 +96,20 @@ TEST(UnusedOptions, OfMeasuringTheLink) {
             Words{"note: --link-footprint has no effect: none of --tests measures the link to a GPU"});
 }
 
+TEST(UnusedOptions, OfThreadsThatAreThere) {
+  const Words plan = {"plan", "--shape", "2,4,2,64", "-c", "4k", "--device", "cpu"};
+  const Words notes = notes_of(run(plan, {"--oversubscribe"}));
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_TRUE(notes.front().starts_with("note: --oversubscribe has no effect: --threads asks for no more than "));
+  EXPECT_EQ(notes_of(run(plan, {"--oversubscribe", "-t", "1024"})), Words{});
+}
+
+TEST(UnusedOptions, OfEqualBytesWhereEveryKeyIsRead) {
+  const Words eval = {"eval", "--tasks", "needle", "-c", "512", "--samples", "1", "--equal-bytes", "32", "-t", "1"};
+  EXPECT_EQ(notes_of(run(eval, {"--attn", "dense"})),
+            Words{"note: --equal-bytes has no effect: all methods of --attn read every key"});
+  EXPECT_EQ(notes_of(run(eval, {"--attn", "dense,sparq:k=64"})), Words{});
+}
+
 }  // namespace
 }  // namespace hayloft

@@ -109,6 +109,9 @@ class EvalCommand : public Command {
     if (fidelity_ && std::ranges::none_of(options_.methods, is_auto)) {
       note("note: --fidelity has no effect: only auto keeps it, and --attn has others\n");
     }
+    if (!equal_bits_.empty() && std::ranges::all_of(options_.methods, runtime::eval::reads_every_key)) {
+      note("note: --equal-bytes has no effect: all methods of --attn read every key\n");
+    }
     if (!outputs_.plot.empty()) runtime::eval::check_picture(outputs_.plot);
     for (const char* option : {"--plot-by", "--plot-against"}) {
       if (outputs_.plot.empty() && app_->count(option) > 0) fail("{} goes with --plot", option);

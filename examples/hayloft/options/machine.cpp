@@ -107,7 +107,12 @@ int thread_count(const MachineOptions& options) {
   // Ranks that mpirun has not bound to processors of their own share the machine's.
   const bool shared = ranks_on_machine() > 1 && processors == ::sysconf(_SC_NPROCESSORS_ONLN);
   if (options.threads == 0 && shared) return std::max(1, processors / ranks_on_machine());
-  if (options.threads <= processors || options.oversubscribe) return options.threads;
+  if (options.threads <= processors) {
+    if (options.oversubscribe)
+      note("note: --oversubscribe has no effect: --threads asks for no more than {}\n", processors);
+    return options.threads;
+  }
+  if (options.oversubscribe) return options.threads;
   note("note: --threads {}: this process may use {} processor{}, so {} thread{} (--oversubscribe starts all of them)\n",
        options.threads, processors, processors == 1 ? "" : "s", processors, processors == 1 ? "" : "s");
   return processors;

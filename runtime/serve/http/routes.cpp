@@ -71,6 +71,10 @@ void require_method(const Call& call, std::initializer_list<const char*> methods
   throw WrongMethod(call, methods);
 }
 
+void require_no_query(const Call& call) {
+  if (!call.query.empty()) openai::refuse("query", fmt::format("{} takes none", call.path));
+}
+
 // The path that was meant: with /v1, with one /v1, without a slash at its end.
 std::string_view meant_path(std::string_view path) {
   while (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
@@ -301,6 +305,7 @@ void Routes::require_alone() const {
 }
 
 Reply Routes::contexts(const Call& call) const {
+  require_no_query(call);
   if (call.method == "GET") {
     json data = json::array();
     for (const ContextProgress& each : context_jobs_.progress()) {
@@ -335,6 +340,7 @@ Reply Routes::context(const Call& call, const std::string& name) const {
     return context_text(call, name.substr(0, name.size() - text_of_context.size()), served_, source_.identity());
   }
   check_context_name(name);
+  require_no_query(call);
   if (call.method == "DELETE") {
     require_alone();
     const bool stopped = context_jobs_.cancel(name);

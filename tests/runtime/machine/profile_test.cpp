@@ -70,6 +70,16 @@ ProfileOrigin some_origin() {
   return {"attic", "A Processor", "2026-01-02T03:04:05Z", "0.4.0", 10, std::uint64_t{64} << 30, 0};
 }
 
+TEST_F(ProfileFile, HasNullForWhatWasNotMeasured) {
+  MachineProfile profile = some_profile();
+  profile.weight_stream = 0;
+  profile.attention.front().dense = 0;
+  const nlohmann::json json = nlohmann::json::parse(profile_json(profile));
+  EXPECT_TRUE(json["weight_stream_GBps"].is_null());
+  EXPECT_TRUE(json["attention"][0]["dense_GBps"].is_null());
+  EXPECT_EQ(json["matmul_GFLOPps"], profile.matmul);
+}
+
 TEST_F(ProfileFile, KeepsWhereAndWhenItWasMeasured) {
   MachineProfile profile = some_profile();
   EXPECT_FALSE(profile.origin.known());
