@@ -189,7 +189,7 @@ void Cache::start_spills(int layer) {
   const std::int64_t full = tail.full_blocks(tail.pending, options_);
   if (full == 0) return;
   tail.filled = full;
-  if (!options_.shard.alone()) sum_filled(tail);
+  sum_filled(tail);
   backend_->order(backend_->stream(), backend_->spill_stream());
   const int B = options_.block_tokens;
   for (std::int64_t i = 0; i < full; ++i) {

@@ -29,6 +29,7 @@ void add_spread_of(const std::vector<f16>& rows, int d, int group_tokens, double
 
 // Computes what fill_block() makes of V in the blocks that the tail fills, to the bit, whoever's they are.
 void Cache::sum_filled(Tail& tail) const {
+  if (tail.exact_sum.empty()) return;  // the store of a cache alone has them
   const auto d = static_cast<std::size_t>(head_dim_);
   const auto B = static_cast<std::size_t>(options_.block_tokens);
   tail.filled_sums.clear();

@@ -130,17 +130,12 @@ PlannedMethod plan_method(const PlanRequest& request, const PlanMemory& memory, 
   const MethodOptions& by = made->plan(cache, request.config.query_heads).by->options();
   // A profile has rates of f16 rows, which say nothing of what reading integers takes.
   if (profile && layout.row_format == offload::RowFormat::f16) {
-    const bool alone = request.session.cache.shard.alone();
-    method.ms =
-        predict(request, layout, alone ? method.counters : counters_of_rank(request, cache, *made), by, *profile);
+    method.ms = predict(request, layout, counters_of_rank(request, cache, *made), by, *profile);
   }
-  if (!request.session.cache.shard.alone()) {
-    method.network = network_step(request.config, *made, cache, request.session.cache.shard.ranks);
-    if (request.network) {
-      method.network_ms = network_ms(*method.network, *request.network, request.session.cache.shard.ranks);
-    }
-    if (method.ms) method.ms->network = method.network_ms.value_or(0);
-  }
+  const int ranks = request.session.cache.shard.ranks;
+  method.network = network_step(request.config, *made, cache, ranks);
+  if (method.network && request.network) method.network_ms = network_ms(*method.network, *request.network, ranks);
+  if (method.ms) method.ms->network = method.network_ms.value_or(0);
   if (memory.apart && memory.device() <= request.device_budget) {
     const offload::StoreShape shape = store_shape(request.config, request.session.cache);
     const ExpectedCache expected =

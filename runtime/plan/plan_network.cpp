@@ -62,7 +62,9 @@ void add_layer(const ModelConfig& config, const StepPlan& planned, const gpu::Ca
 
 }  // namespace
 
-NetworkStep network_step(const ModelConfig& config, const Method& method, gpu::CacheView cache, int ranks) {
+std::optional<NetworkStep> network_step(const ModelConfig& config, const Method& method, gpu::CacheView cache,
+                                        int ranks) {
+  if (ranks == 1) return std::nullopt;
   cluster::require_over_ranks(method.options());
   NetworkStep step;
   for (cache.layer = 0; cache.layer < config.global_layers(); ++cache.layer) {
@@ -73,7 +75,6 @@ NetworkStep network_step(const ModelConfig& config, const Method& method, gpu::C
 }
 
 double network_ms(const NetworkStep& step, const Network& network, int ranks) {
-  if (ranks < 2) return 0;
   const double rounds = network_rounds(ranks);
   const double bits = 8.0 * static_cast<double>(step.bytes + step.further_bytes) * (ranks - 1);
   return static_cast<double>(step.messages + step.further) * rounds * network.latency_us / 1e3 +

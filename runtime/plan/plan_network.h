@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "runtime/attention/method.h"
 #include "runtime/checkpoint/config.h"
@@ -20,9 +21,10 @@ struct NetworkStep {
   std::uint64_t further = 0;
   std::uint64_t further_bytes = 0;
 };
-// Counts those of a step over a cache of that shape, whole or a shard of it, held by so many ranks. Throws Error unless
-// the method attends over ranks.
-NetworkStep network_step(const ModelConfig& config, const Method& method, gpu::CacheView cache, int ranks);
+// Counts those of a step over a cache of that shape, whole or a shard of it, held by so many ranks; one tells nobody
+// anything. Throws Error unless the method attends over ranks, where there are several.
+std::optional<NetworkStep> network_step(const ModelConfig& config, const Method& method, gpu::CacheView cache,
+                                        int ranks);
 
 // Milliseconds: a collective of N ranks takes network_rounds() latencies, and to an all-gather a rank's link brings
 // what the N - 1 others give. With all further messages, and not overlapped with anything.

@@ -162,7 +162,6 @@ nlohmann::ordered_json experts_json(const std::optional<PlannedExperts>& experts
 
 // Shows what ranks tell each other, and what the given network takes for that.
 std::string network_table(const Plan& plan) {
-  if (plan.ranks == 1) return "";
   TextTable table{{"method", "collectives a token", "a rank sends", "and receives", "ms on the given network"}};
   for (const PlannedMethod& method : plan.methods) {
     if (!method.network) continue;
@@ -174,6 +173,7 @@ std::string network_table(const Plan& plan) {
                      format_bytes(most), format_bytes(most * static_cast<std::uint64_t>(plan.ranks - 1)),
                      method.network_ms ? fmt::format("{:.3f}", *method.network_ms) : "-"});
   }
+  if (table.size() == 1) return "";
   return fmt::format("\nBetween {} ranks, whatever the context's length:\n\n", plan.ranks) + markdown(table);
 }
 
