@@ -8,15 +8,10 @@
 namespace hayloft::offload {
 namespace {
 
-// Returns whether a store that holds so many tokens of a layer ends where the tail begins.
-bool stores(const SnapshotState& state, const TailImage& tail, std::int64_t tokens) {
-  const Shard& shard = state.header.description.shard;
-  const std::int64_t B = state.layout.block_tokens;
-  if (shard.alone()) return tokens == tail.position;
-  const std::size_t sums =
-      static_cast<std::size_t>(state.layout.kv_heads) * static_cast<std::size_t>(state.layout.head_dim);
-  return tail.position % B == 0 && tokens == shard.own(tail.position, state.layout.block_tokens) &&
-         tail.whole_sum.size() == sums;
+// Returns whether a store that holds so many tokens of a layer ends where the tail begins, which has the sums of all.
+bool stores(const SnapshotDescription& description, const TailImage& tail, std::int64_t tokens) {
+  const std::size_t sums = whole_sums(description);
+  return ends_before(description, tokens, tail.position) && (sums == 0 || tail.whole_sum.size() == sums);
 }
 
 }  // namespace
@@ -47,7 +42,7 @@ void check_continues(const std::filesystem::path& path, const SnapshotState& sta
     }
     if (tail.store_layer == -1) continue;
     if (tail.store_layer != store_layer || store_layer >= store.shape().layers ||
-        !stores(state, tail, store.tokens(store_layer)) ||
+        !stores(description, tail, store.tokens(store_layer)) ||
         store.tokens(store_layer) < state.metadata.layers[static_cast<std::size_t>(store_layer)].tokens) {
       mistake(fmt::format("a tail from token {} on does not continue layer {} of the store", tail.position,
                           tail.store_layer));

@@ -136,6 +136,23 @@ SnapshotSlot decode_slot(std::span<const std::byte> bytes) {
   return slot;
 }
 
+std::uint32_t needed_version(const SnapshotDescription& description, bool with_points) {
+  if (!description.shard.alone()) return with_points ? 6 : 5;
+  if (with_points) return 4;
+  return description.shape.rows == RowFormat::f16 ? 1 : 3;
+}
+
+std::size_t whole_sums(const SnapshotDescription& description) {
+  if (description.shard.alone()) return 0;
+  return static_cast<std::size_t>(description.shape.kv_heads) * static_cast<std::size_t>(description.shape.head_dim);
+}
+
+bool ends_before(const SnapshotDescription& description, std::int64_t stored, std::int64_t tail_position) {
+  const int B = description.shape.block_tokens;
+  const bool whole_blocks = description.shard.alone() || tail_position % B == 0;
+  return whole_blocks && stored == description.shard.own(tail_position, B);
+}
+
 void check_header(const SnapshotHeader& header) {
   const SnapshotDescription& description = header.description;
   const BlockLayout layout(description.shape);

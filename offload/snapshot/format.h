@@ -126,6 +126,14 @@ inline std::int32_t format_number(ColumnFormat columns, RowFormat rows) {
   return static_cast<std::int32_t>(columns) + 256 * static_cast<std::int32_t>(rows);
 }
 
+// Returns the oldest version that can say what a context has: SnapshotHeader::version. with_points: earlier
+// checkpoints.
+std::uint32_t needed_version(const SnapshotDescription& description, bool with_points);
+// Returns how many numbers a layer has beside its own sums, of V over the blocks of all shards; none in one file.
+std::size_t whole_sums(const SnapshotDescription& description);
+// Returns whether a store that holds so many tokens of a layer ends where a tail begins. Shards end with whole blocks.
+bool ends_before(const SnapshotDescription& description, std::int64_t stored, std::int64_t tail_position);
+
 // Returns the bytes of one tail's rows, which cannot overflow for counts that decode_metadata() lets pass.
 std::uint64_t tail_bytes(const BlockLayout& layout, std::int64_t tokens);
 // Returns the bytes of its rows or its state.

@@ -51,7 +51,7 @@ void read_layers(ByteReader& in, const SnapshotHeader& header, const BlockLayout
     }
     layer.value_sum = in.array<double>(sums);
     if (in_planes(shape.columns)) layer.spread = in.array<double>(sums);
-    if (!header.description.shard.alone()) layer.whole_sum = in.array<double>(sums);
+    layer.whole_sum = in.array<double>(whole_sums(header.description));
     metadata.layers.push_back(std::move(layer));
   }
 }
@@ -93,9 +93,7 @@ int read_tails(ByteReader& in, const SnapshotHeader& header, const BlockLayout& 
         fail("model layer {} belongs to layer {} of the store", index, tail.store_layer);
       }
       const std::int64_t before = stored(next_store_layer++);
-      const Shard& shard = header.description.shard;
-      const bool whole_blocks = shard.alone() || tail.position % layout.block_tokens == 0;
-      if (!whole_blocks || before != shard.own(tail.position, layout.block_tokens)) {
+      if (!ends_before(header.description, before, tail.position)) {
         fail("model layer {} has {} tokens in the store and a tail from {} on", index, before, tail.position);
       }
     }
@@ -128,7 +126,7 @@ void read_point(ByteReader& in, const SnapshotHeader& header, const BlockLayout&
     }
     layer.value_sum = in.array<double>(sums);
     if (in_planes(shape.columns)) layer.spread = in.array<double>(sums);
-    if (!header.description.shard.alone()) layer.whole_sum = in.array<double>(sums);
+    layer.whole_sum = in.array<double>(whole_sums(header.description));
     point.layers.push_back(std::move(layer));
   }
   const int with_tails = read_tails(
@@ -150,7 +148,7 @@ void read_points(ByteReader& in, const SnapshotHeader& header, const BlockLayout
   if (points > snapshot_points || spare > snapshot_points) {
     fail("{} earlier checkpoints and room for {}, at most {} of each", points, spare, snapshot_points);
   }
-  if (points > 0 && !header.description.shard.alone() && header.version < 6) {
+  if (points > 0 && header.version < needed_version(header.description, /*with_points=*/true)) {
     fail("{} earlier checkpoints in a shard of version {}", points, header.version);
   }
   for (std::uint64_t i = 0; i < points; ++i) {

@@ -126,17 +126,16 @@ SnapshotWriter SnapshotWriter::create(const std::filesystem::path& path, const S
 
   SnapshotState first;
   first.header.description = description;
-  if (description.shape.rows != RowFormat::f16) first.header.version = 3;
-  if (!description.shard.alone()) first.header.version = 5;
+  first.header.version = needed_version(description, /*with_points=*/false);
   first.header.file_bytes = snapshot_header_bytes;
   first.layout = BlockLayout(description.shape);
   const std::size_t sums =
       static_cast<std::size_t>(description.shape.kv_heads) * static_cast<std::size_t>(description.shape.head_dim);
   const std::size_t spread = in_planes(description.shape.columns) ? sums : 0;
-  const std::size_t whole = description.shard.alone() ? 0 : sums;
   first.metadata.layers.assign(
       static_cast<std::size_t>(description.shape.layers),
-      SavedLayer{0, {}, std::vector<double>(sums), std::vector<double>(spread), std::vector<double>(whole)});
+      SavedLayer{
+          0, {}, std::vector<double>(sums), std::vector<double>(spread), std::vector<double>(whole_sums(description))});
   const std::vector<TailImage> tails(static_cast<std::size_t>(description.model_layers));
 
   remove_abandoned(target);
@@ -240,9 +239,9 @@ void SnapshotWriter::checkpoint(const Store& store, std::span<const std::int32_t
   if (impl_->note) next.header.description.note = *impl_->note;
   impl_->write_new_blocks(next, store);
   for (const TailImage& tail : tails) {
-    if (tail.store_layer < 0 || next.header.description.shard.alone()) continue;
-    next.metadata.layers[static_cast<std::size_t>(tail.store_layer)].whole_sum.assign(tail.whole_sum.begin(),
-                                                                                      tail.whole_sum.end());
+    if (tail.store_layer < 0) continue;
+    const auto of_all = tail.whole_sum.first(whole_sums(next.header.description));
+    next.metadata.layers[static_cast<std::size_t>(tail.store_layer)].whole_sum.assign(of_all.begin(), of_all.end());
   }
   impl_->write_point(next, tails);
   impl_->write_new_tokens(next, tokens);

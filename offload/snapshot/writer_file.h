@@ -164,8 +164,7 @@ struct SnapshotWriter::Impl {
       at += image.size();
     }
     points.push_back(std::move(point));
-    const std::uint32_t needed = next.header.description.shard.alone() ? 4 : 6;
-    next.header.version = std::max(next.header.version, needed);
+    next.header.version = std::max(next.header.version, needed_version(next.header.description, /*with_points=*/true));
     drop(most_points);
   }
 
