@@ -9,9 +9,13 @@
 // Other key columns over the same rows.
 namespace hayloft::runtime {
 
+bool remakes_columns(const CacheOptions& options) {
+  return options.rows == offload::RowFormat::f16 && options.shard.alone();
+}
+
 void Cache::use_columns(offload::ColumnFormat columns, offload::Arena& arena) {
   if (columns == options_.columns) return;
-  if (options_.rows != offload::RowFormat::f16 || !options_.shard.alone()) {
+  if (!remakes_columns(options_)) {
     throw std::logic_error("Cache: columns are made anew of 16-bit rows of a cache alone");
   }
   commit();  // no block is on its way then

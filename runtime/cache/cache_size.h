@@ -21,6 +21,10 @@ struct CacheOptions {
   offload::Shard shard = {};  // whose blocks the store holds, of a context that ranks hold together
 };
 
+// Returns whether the columns of such a cache can be made anew of its rows (Cache::use_columns): of 16-bit rows of all
+// tokens.
+bool remakes_columns(const CacheOptions& options);
+
 offload::StoreShape store_shape(const ModelConfig& config, const CacheOptions& options);  // of its global layers
 
 // Host memory that the store takes for a sequence of `tokens`, on this rank.

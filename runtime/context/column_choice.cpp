@@ -26,8 +26,7 @@ std::int64_t choosing_tokens(std::int64_t tokens, int chunk_tokens) {
 }
 
 std::int64_t choosing_tokens(const ModelConfig& config, const SessionOptions& options, std::int64_t tokens) {
-  const bool possible = options.cache.shard.alone() && config.global_layers() > 0 &&
-                        options.cache.rows == offload::RowFormat::f16 &&
+  const bool possible = remakes_columns(options.cache) && config.global_layers() > 0 &&
                         options.prefill.order != PrefillOptions::Order::layer;
   return possible ? choosing_tokens(tokens, options.chunk_tokens) : 0;
 }

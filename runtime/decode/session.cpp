@@ -103,11 +103,12 @@ Session Session::fork_at(std::int64_t tokens) const {
 }
 
 bool Session::rewindable() const {
-  return states_.empty() && !over_ranks() && config().count(LayerKind::global) == config().layers;
+  return states_.empty() && options_.attender->has_whole_layers() &&
+         config().count(LayerKind::global) == config().layers;
 }
 
 std::int64_t Session::rewinds_to() const {
-  return states_.empty() && !over_ranks() ? cache_.rewinds_to() : tokens();
+  return states_.empty() && options_.attender->has_whole_layers() ? cache_.rewinds_to() : tokens();
 }
 
 OnDevice Session::fits_device(std::int64_t tokens) const {

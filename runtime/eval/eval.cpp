@@ -312,16 +312,16 @@ class Run {
     Session session = begin(asked, method, row);
     double seconds = 0, watched = 0;
     std::shared_ptr<FidelityControl> kept;
-    if (method->options().name == "auto" && options_.auto_fidelity > 0 && !options_.session.peers().several()) {
-      kept = std::make_shared<FidelityControl>(method->options(), model_.config().head_dim, options_.auto_fidelity);
-      session.set_method(kept->method());
-      session.add_observer(kept);
-    }
     const auto meter = std::make_shared<Meter>(*host_, session.tokens(), options_.fidelity_steps);
-    // Over ranks nobody has all of the keys to measure by.
     cluster::Communicator& ranks = options_.session.peers();
-    if (row.k > 0 && options_.fidelity_steps > 0 && !ranks.several())
-      session.add_observer(std::make_shared<Clocked>(meter, watched));
+    if (!ranks.several()) {  // over ranks nobody has all of the keys to measure by
+      if (method->options().name == "auto" && options_.auto_fidelity > 0) {
+        kept = std::make_shared<FidelityControl>(method->options(), model_.config().head_dim, options_.auto_fidelity);
+        session.set_method(kept->method());
+        session.add_observer(kept);
+      }
+      if (row.k > 0 && options_.fidelity_steps > 0) session.add_observer(std::make_shared<Clocked>(meter, watched));
+    }
     if (options_.observer && !observed_) session.add_observer(std::make_shared<Clocked>(options_.observer, watched));
     observed_ = true;
     const cluster::Ledger before = ranks.ledger();
@@ -334,13 +334,11 @@ class Run {
       now = next(logits);
     }
     enter_costs(session, seconds - watched, row);
-    if (ranks.several()) {
-      const auto steps = static_cast<double>(row.steps);
-      const cluster::Ledger::Entry network = ranks.ledger().since(before).total();
-      row.network_messages_per_token = static_cast<double>(network.messages) / steps;
-      row.network_sent_per_token = static_cast<double>(network.sent) / steps;
-      row.network_received_per_token = static_cast<double>(network.received) / steps;
-    }
+    const auto steps = static_cast<double>(row.steps);
+    const cluster::Ledger::Entry network = ranks.ledger().since(before).total();
+    row.network_messages_per_token = static_cast<double>(network.messages) / steps;
+    row.network_sent_per_token = static_cast<double>(network.sent) / steps;
+    row.network_received_per_token = static_cast<double>(network.received) / steps;
     meter->enter(row);
   }
 
