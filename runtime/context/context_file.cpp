@@ -38,6 +38,14 @@ void ContextFile::drop_empty_part(const Place& place) noexcept {
   form_at(place).drop_empty_part(place);
 }
 
+std::optional<std::filesystem::path> ContextFile::left_part(const Place& place) {
+  return form_at(place).left_part(place);
+}
+
+bool ContextFile::may_be_rewritten() const {
+  return anew_ && form_->may_be_rewritten();
+}
+
 ContextFile ContextFile::open_existing(const Place& place) {
   const FileForm& form = form_at(place);
   FileForm::Existing existing = form.open_existing(place);

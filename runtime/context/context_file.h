@@ -39,6 +39,8 @@ class ContextFile {
   // Removes the PATH.part of a process alone that holds no token: of what has failed before its first checkpoint
   // nothing is left behind.
   static void drop_empty_part(const Place& place) noexcept;
+  // The PATH.part beside a context that is there already, out of which an interrupted run has written it.
+  static std::optional<std::filesystem::path> left_part(const Place& place);
   // A context that is there, to go on with it in its place. Over ranks it lies in as many shards.
   static ContextFile open_existing(const Place& place);
 
@@ -46,6 +48,8 @@ class ContextFile {
   offload::Snapshot snapshot() const { return writer_.snapshot(); }
   const std::filesystem::path& path() const { return place_.path; }
   bool anew() const { return anew_; }  // it has not got its name yet
+  // Returns whether it may be written once more as a whole, under its name, in place of the file that has grown.
+  bool may_be_rewritten() const;
 
   // SnapshotWriter::checkpoint with what the session has read of `tokens`, from their first on.
   void checkpoint(const Session& session, std::span<const std::int32_t> tokens,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <span>
 
@@ -29,6 +30,11 @@ class FileForm {
   virtual std::uint64_t bytes(const Place& place, const offload::SnapshotWriter& writer) const = 0;
   virtual bool named(const offload::SnapshotWriter& writer, std::int64_t said_tokens) const = 0;
   virtual void finish(const Place& place, offload::SnapshotWriter& writer, bool anew) const = 0;
+  // Shards get other names and leave nothing.
+  virtual std::optional<std::filesystem::path> left_part(const Place&) const { return std::nullopt; }
+  // Ranks leave areas of shards that have grown where they are: a second file of each would be one more thing to agree
+  // on.
+  virtual bool may_be_rewritten() const { return false; }
   // Shards without tokens stay: others take their place, see create().
   virtual void drop_empty_part(const Place&) const noexcept {}
 };

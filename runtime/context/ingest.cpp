@@ -12,6 +12,7 @@
 #include "runtime/context/earlier_reads.h"
 #include "runtime/context/reading.h"
 #include "runtime/context/reading_note.h"
+#include "runtime/context/shard_parts.h"
 #include "runtime/context/whole_file.h"
 #include "runtime/peers/agreement.h"
 
@@ -28,19 +29,17 @@ void require_same_beginning(const std::vector<std::int32_t>& saved, const std::v
 
 // A context of the text that an interrupted run has finished, all but removing PATH.part, out of which it was written
 // (finish()). Does that now.
-std::optional<IngestResult> finished_before(const ModelSource& source, const std::filesystem::path& path,
+std::optional<IngestResult> finished_before(const ModelSource& source, const ContextFile::Place& place,
                                             const std::vector<std::int32_t>& tokens) {
-  std::filesystem::path part = path;
-  part += ".part";
-  std::error_code error;
-  if (!std::filesystem::exists(path, error) || !std::filesystem::exists(part, error)) return std::nullopt;
-  const offload::Snapshot snapshot = offload::Snapshot::open(path);
+  const std::optional<std::filesystem::path> part = ContextFile::left_part(place);
+  if (!part) return std::nullopt;
+  const offload::Snapshot snapshot = offload::Snapshot::open(place.path);
   snapshot.require_model(source.identity());
   if (snapshot.tokens() != tokens) return std::nullopt;
-  std::filesystem::remove(part);
+  std::filesystem::remove(*part);
   return IngestResult{.was_there = true,
                       .tokens = snapshot.token_count(),
-                      .file_bytes = static_cast<std::uint64_t>(std::filesystem::file_size(path))};
+                      .file_bytes = static_cast<std::uint64_t>(std::filesystem::file_size(place.path))};
 }
 
 bool ends_with(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& last) {
@@ -118,18 +117,19 @@ int kept_checkpoints(const ModelConfig& config, int wanted) {
 
 IngestResult ingest(const ModelSource& source, offload::Arena& arena, std::string_view text,
                     const std::filesystem::path& path, const IngestOptions& options, const PrefillProgress& progress) {
+  const ContextFile::Place place = place_of(path, options);
   std::vector<std::int32_t> tokens;
   std::optional<IngestResult> there;
   cluster::together(options.session.peers(), [&] {
     tokens = source.tokenizer.encode_prompt(text);
     if (tokens.empty()) fail("there is no text to read into {}", path.string());
-    if (!options.session.peers().several()) there = finished_before(source, path, tokens);
+    there = finished_before(source, place, tokens);
     if (there) return;
     require_new(path);
     offload::require_writable(path);
   });
   if (there) return *there;
-  return read_anew(source, arena, tokens, place_of(path, options), options, progress);
+  return read_anew(source, arena, tokens, place, options, progress);
 }
 
 IngestResult append_to(const ModelSource& source, offload::Arena& arena, std::string_view text,
@@ -204,10 +204,7 @@ bool add_indices(const ModelSource& source, offload::Arena& arena, const std::fi
   if (!snapshot.complete()) {
     fail("{}: is unfinished; run the ingest that was interrupted again, to its end", path.string());
   }
-  if (!snapshot.description().shard.alone()) {
-    fail("{}: is one shard of a context, which keeps no index; --attn ann builds one when the context is opened",
-         path.string());
-  }
+  refuse_shard(snapshot, ", which keeps no index; --attn ann builds one when the context is opened");
   snapshot.require_model(source.identity());
   keep_checkpoints(writer, source, snapshot, options);
   Session session(source.model, arena, as_read(snapshot, options.session), snapshot);

@@ -30,15 +30,20 @@ class OneFile final : public FileForm {
 
   Existing open_existing(const Place& place) const override {
     SnapshotWriter writer = SnapshotWriter::open_to_append(place.path, place.calls);
-    if (!writer.snapshot().description().shard.alone()) {
-      fail("{}: is one shard of a context; add to that by as many ranks as it has shards", place.path.string());
-    }
+    refuse_shard(writer.snapshot(), "; add to that by as many ranks as it has shards");
     return {std::move(writer)};
   }
 
   std::uint64_t bytes(const Place&, const SnapshotWriter& writer) const override { return writer.file_bytes(); }
   bool named(const SnapshotWriter&, std::int64_t) const override { return true; }
   void finish(const Place& place, SnapshotWriter& writer, bool) const override { writer.finish(place.path); }
+  std::optional<std::filesystem::path> left_part(const Place& place) const override {
+    std::error_code error;
+    std::filesystem::path part = part_of(place.path);
+    if (!std::filesystem::exists(place.path, error) || !std::filesystem::exists(part, error)) return std::nullopt;
+    return part;
+  }
+  bool may_be_rewritten() const override { return true; }
   void drop_empty_part(const Place& place) const noexcept override {
     try {
       const SnapshotWriter locked = SnapshotWriter::open_to_append(part_of(place.path), place.calls);

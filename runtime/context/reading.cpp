@@ -60,8 +60,7 @@ void finish(ContextFile file, Session& session, Run& run, IngestResult& result) 
   result.counts_all = run.counts_all;
   if (!run.counts_all) std::erase_if(beside, [](const auto& each) { return each.name == whole_prefill_read_name; });
   for (offload::SnapshotAttachment& loss : attached_prefill_read(session, run)) beside.push_back(std::move(loss));
-  // Ranks leave those areas where they are: a second file of each would be one more thing to agree on.
-  if (!run.ranks().several() && file.anew() && worth_compacting(file.writer(), session, run.tokens)) {
+  if (file.may_be_rewritten() && worth_compacting(file.writer(), session, run.tokens)) {
     const offload::Snapshot grown = file.snapshot();
     for (offload::SnapshotAttachment& index : build_indices(session, options)) beside.push_back(std::move(index));
     if (const auto recall = grown.attachment(column_recall_name)) {

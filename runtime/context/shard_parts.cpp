@@ -64,6 +64,10 @@ void refuse_parts_of_others(const std::filesystem::path& path, int ranks) {
   }
 }
 
+void refuse_shard(const Snapshot& file, const char* what) {
+  if (!file.description().shard.alone()) fail("{}: is one shard of a context{}", file.path().string(), what);
+}
+
 std::optional<SnapshotWriter> open_own_part(Communicator& ranks, const std::filesystem::path& path,
                                             std::span<const std::int32_t> tokens, std::optional<std::uint64_t> replaced,
                                             const offload::SnapshotCalls& calls) {

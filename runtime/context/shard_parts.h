@@ -13,6 +13,9 @@ namespace hayloft::runtime {
 // Throws Error where a reading of another number of ranks has left something for `path`; 1: alone.
 void refuse_parts_of_others(const std::filesystem::path& path, int ranks);
 
+// Throws Error, which says that the file is one shard of a context and goes on with `what`, where it is.
+void refuse_shard(const offload::Snapshot& file, const char* what);
+
 // This rank's shard of an interrupted reading of `tokens`, as of the last checkpoint that all ranks have; none, on all
 // of them, where no rank has come to a checkpoint. `replaced`: the saving of the context that is there. Throws
 // cluster::SharedError on all ranks where they have not got the shards of one reading.
