@@ -3,16 +3,18 @@
 #include "examples/hayloft/bundled_model.h"
 #include "examples/hayloft/process/file_roles.h"
 #include "examples/hayloft/process/messages.h"
-#include "examples/hayloft/process/processes.h"
+#include "examples/hayloft/process/ranks.h"
 #include "offload/error.h"
 #include "offload/text/format.h"
 #include "runtime/context/hot_context.h"
 #include "runtime/context/hot_file.h"
+#include "runtime/context/saved_shards.h"
 
 namespace hayloft::cli {
 
 offload::Snapshot open_saved_file(const std::filesystem::path& path) {
-  return processes().open_saved(path);
+  prepare_together([] {});  // ranks meet
+  return runtime::open_over_ranks(peers(), path);
 }
 
 std::filesystem::path model_of(const offload::Snapshot& snapshot, const std::string& given) {

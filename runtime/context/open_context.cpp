@@ -63,7 +63,7 @@ bool restore_index(Session& session, const offload::Snapshot& snapshot, const Me
 
 Session open_context(const ModelSource& source, offload::Arena& arena, const offload::Snapshot& snapshot,
                      const SessionOptions& options, const Method* method) {
-  snapshot.require_model(source.identity());
+  cluster::together(options.peers(), [&] { snapshot.require_model(source.identity()); });
   Session session(source.model, arena, as_read(snapshot, options), snapshot);
   ApproximateTokens approximate = read_note(snapshot.description().note, snapshot.path().string()).approximate;
   approximate.cut(snapshot.token_count());

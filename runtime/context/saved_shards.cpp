@@ -11,6 +11,7 @@
 namespace hayloft::runtime {
 
 offload::Snapshot open_over_ranks(cluster::Communicator& ranks, const std::filesystem::path& path) {
+  if (!ranks.several()) return offload::Snapshot::open(path);
   const auto of = manifest_of_first(ranks, path);
   std::optional<offload::Snapshot> opened;
   std::string what;

@@ -6,9 +6,7 @@
 
 #include "gpu/make_backend.h"
 #include "offload/error.h"
-#include "runtime/context/column_choice.h"
 #include "runtime/context/hot_context.h"
-#include "runtime/context/saved_shards.h"
 
 namespace hayloft::runtime::serve {
 namespace {
@@ -26,8 +24,7 @@ Engine::Engine(const ModelSource& source, offload::Arena& arena, const Contexts&
       arena_(arena),
       contexts_(contexts),
       options_(std::move(options)),
-      leader_(options_.session.peers().several() ? std::make_shared<Leader>(options_.session.peers(), options_.lost)
-                                                 : nullptr),
+      leader_(make_leader(options_.session.peers(), options_.lost)),
       methods_(methods_of(options_, source_.model.config())),
       saved_(source_, arena_, options_.session, options_.method, options_.saved),
       thread_([this] { run(); }) {}
@@ -169,7 +166,6 @@ void Engine::run() {
 }
 
 void Engine::keep_hot_contexts() const {
-  if (leader_) return;
   for (const auto& [context, stamp] : opened_) {
     const Session* const session = pool_.of_context(context);
     if (session == nullptr || stamp != contexts_.stamp(context)) continue;
@@ -227,15 +223,8 @@ void Engine::admit() {
 LedSession Engine::opened(const std::string& context) {
   const std::filesystem::path path = contexts_.path(context);
   opened_.insert_or_assign(context, contexts_.stamp(context));  // first: what is written meanwhile counts as a change
-  LedSession opened = open_saved_led(leader_, context, [&] {
-    const offload::Snapshot snapshot =
-        leader_ ? open_over_ranks(leader_->ranks(), path) : offload::Snapshot::open(path);
-    Session session = leader_
-                          ? open_over(leader_->ranks(), source_, arena_, snapshot, options_.session, options_.method)
-                          : open_context(source_, arena_, snapshot, options_.session, options_.method.get());
-    session.set_method(with_column_recall(options_.method, snapshot));
-    return session;
-  });
+  LedSession opened = open_saved_led(
+      leader_, context, [&] { return open_saved(source_, arena_, path, options_.session, options_.method); });
   opened.set_opened(!options_.session.cache.copy_saved);
   return opened;
 }

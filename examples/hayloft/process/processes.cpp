@@ -9,7 +9,6 @@
 #include "examples/hayloft/process/interrupt.h"
 #include "examples/hayloft/process/shared_input.h"
 #include "runtime/cluster/rank_attender.h"
-#include "runtime/context/saved_shards.h"
 #include "runtime/peers/tell.h"
 
 namespace hayloft::cli {
@@ -31,9 +30,6 @@ class OneProcess final : public Processes {
   std::int32_t next_token(runtime::Session& session, std::int32_t token, runtime::Sampler& sampler) const override {
     cli::check_interrupted();
     return session.next(token, sampler);
-  }
-  offload::Snapshot open_saved(const std::filesystem::path& path) const override {
-    return offload::Snapshot::open(path);
   }
 };
 
@@ -124,11 +120,6 @@ class Ranks final : public Processes {
     drawn = session.agreed(drawn);
     if (drawn == stop) throw Interrupted(Interrupted::Of::all_ranks);
     return drawn;
-  }
-
-  offload::Snapshot open_saved(const std::filesystem::path& path) const override {
-    prepare([] {});  // they meet
-    return runtime::open_over_ranks(*ranks(), path);
   }
 };
 

@@ -1,20 +1,18 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <string>
 
 #include "examples/hayloft/process/ranks.h"
 #include "examples/hayloft/process/text_input.h"
-#include "offload/snapshot/snapshot.h"
 #include "runtime/decode/sampler.h"
 
 namespace hayloft::cli {
 
 // The processes of this run: one, or the ranks that mpirun has started. Makes once the difference between them that the
-// functions of ranks.h and shared_input.h, drawing and opening would make each. They throw what those say: Error,
-// Interrupted. For the main thread.
+// functions of ranks.h and shared_input.h, and drawing, would make each. They throw what those say: Error, Interrupted.
+// For the main thread.
 class Processes {
  public:
   virtual ~Processes() = default;
@@ -31,7 +29,6 @@ class Processes {
   // Decodes `token` and draws the next. Of ranks the first draws for all; where it was interrupted it tells them that
   // instead, so that all end behind the same token.
   virtual std::int32_t next_token(runtime::Session& session, std::int32_t token, runtime::Sampler& sampler) const = 0;
-  virtual offload::Snapshot open_saved(const std::filesystem::path& path) const = 0;
 };
 
 const Processes& processes();

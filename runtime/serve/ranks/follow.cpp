@@ -3,7 +3,6 @@
 #include <map>
 #include <stdexcept>
 
-#include "runtime/context/saved_shards.h"
 #include "runtime/peers/agreement.h"
 #include "runtime/peers/tell.h"
 
@@ -91,8 +90,7 @@ class Follower {
     const std::uint32_t number = script.number();
     const std::string context = script.text();
     try {
-      const offload::Snapshot snapshot = open_over_ranks(options_.peers(), contexts_.path(context));
-      keep(number, open_over(options_.peers(), source_, arena_, snapshot, options_, method_));
+      keep(number, serve::open_saved(source_, arena_, contexts_.path(context), options_, method_));
     } catch (const cluster::SharedError&) {  // the first tells its client
     }
   }

@@ -7,6 +7,10 @@
 
 namespace hayloft::runtime::serve {
 
+std::shared_ptr<Leader> make_leader(cluster::Communicator& ranks, const Leader::Lost& lost) {
+  return ranks.several() ? std::make_shared<Leader>(ranks, lost) : nullptr;
+}
+
 template <class... What>
 void Leader::add(const What&... what) {
   const std::lock_guard lock(mutex_);

@@ -22,8 +22,6 @@ class Leader {
   using Lost = std::function<void(const std::string& problem)>;
   Leader(cluster::Communicator& ranks, Lost lost) : ranks_(ranks), lost_(std::move(lost)) {}
 
-  cluster::Communicator& ranks() const { return ranks_; }
-
   std::uint32_t open();                    // the number of a session that has been opened here
   std::uint32_t fork(std::uint32_t from);  // likewise
   void drop(std::uint32_t session);        // from any thread
@@ -51,6 +49,9 @@ class Leader {
   std::mutex mutex_;        // of the script
   Script script_;
 };
+
+// The leader of several ranks; null where there are no others to lead.
+std::shared_ptr<Leader> make_leader(cluster::Communicator& ranks, const Leader::Lost& lost);
 
 // One session's number; the others let theirs go with it. Empty: there are no others.
 class Led {

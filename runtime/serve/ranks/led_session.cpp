@@ -2,8 +2,8 @@
 
 #include <optional>
 
+#include "runtime/context/column_choice.h"
 #include "runtime/context/saved_shards.h"
-#include "runtime/peers/agreement.h"
 
 namespace hayloft::runtime::serve {
 
@@ -77,11 +77,11 @@ LedSession open_saved_led(const std::shared_ptr<Leader>& leader, const std::stri
   return {std::move(*session), Led(leader, number)};
 }
 
-Session open_over(cluster::Communicator& ranks, const ModelSource& source, offload::Arena& arena,
-                  const offload::Snapshot& snapshot, const SessionOptions& options, const SharedMethod& method) {
-  cluster::together(ranks, [&] { snapshot.require_model(source.identity()); });
+Session open_saved(const ModelSource& source, offload::Arena& arena, const std::filesystem::path& path,
+                   const SessionOptions& options, const SharedMethod& method) {
+  const offload::Snapshot snapshot = open_over_ranks(options.peers(), path);
   Session session = open_context(source, arena, snapshot, options, method.get());
-  session.set_method(method);
+  session.set_method(with_column_recall(method, snapshot));
   return session;
 }
 

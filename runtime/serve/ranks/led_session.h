@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -55,14 +56,15 @@ class LedSession {
   bool in_file_ = false;
 };
 
-// One that `open` opens from a saved context, on the other ranks open_over() does. What it throws as a SharedError is
-// thrown here, and nothing is lost.
+// One that `open` opens from a saved context, as the other ranks do. What it throws as a SharedError is thrown here,
+// and nothing is lost.
 LedSession open_saved_led(const std::shared_ptr<Leader>& leader, const std::string& context,
                           const std::function<Session()>& open);
 
-// A rank's part of a saved context, opened by all of them together, which decodes by `method`. Throws a SharedError
-// where one of them cannot.
-Session open_over(cluster::Communicator& ranks, const ModelSource& source, offload::Arena& arena,
-                  const offload::Snapshot& snapshot, const SessionOptions& options, const SharedMethod& method);
+// The saved context at `path`, or over ranks this one's part of it, opened by all of them together. It decodes by
+// `method`, with what was found to be needed of the context's columns. Throws a SharedError where a rank cannot open
+// it.
+Session open_saved(const ModelSource& source, offload::Arena& arena, const std::filesystem::path& path,
+                   const SessionOptions& options, const SharedMethod& method);
 
 }  // namespace hayloft::runtime::serve

@@ -3,11 +3,14 @@
 #include <future>
 
 #include "gpu/make_backend.h"
+#include "runtime/attention/attention_rates.h"
+#include "runtime/attention/column_recall.h"
 #include "runtime/cluster/local_ranks.h"
 #include "runtime/cluster/rank_attender.h"
 #include "runtime/decode/load_tokenizer.h"
 #include "runtime/serve/engine.h"
 #include "runtime/serve/ranks/follow.h"
+#include "tests/support/temporary_folder.h"
 
 // The engine over ranks, each a thread of this process.
 namespace hayloft::runtime::serve {
@@ -38,7 +41,8 @@ struct RankClient : GenerationListener {
 
 // One rank's, or that of one machine.
 struct Machine {
-  explicit Machine(cluster::Communicator* ranks = nullptr) {
+  explicit Machine(cluster::Communicator* ranks = nullptr, const std::filesystem::path& folder = {})
+      : contexts(folder) {
     options.session.chunk_tokens = 64;
     options.session.cache.block_tokens = 32;
     if (ranks != nullptr) options.session.attend_by(cluster::rank_attender(*ranks));
@@ -53,7 +57,7 @@ struct Machine {
   Model model{path, *backend};
   Tokenizer tokenizer = load_tokenizer(path);
   offload::Arena arena{topology, {.budget_bytes = std::uint64_t{64} << 20}};
-  Contexts contexts{{}};
+  Contexts contexts;
   EngineOptions options;
 };
 
@@ -135,6 +139,72 @@ TEST(EngineOverRanks, RequestsAreHeldToTheLeastMemoryOfARank) {
         EXPECT_EQ(answers(engine, {request(100, 37, 8)})[0]->tokens.size(), 8u);
       },
       std::uint64_t{8} << 20);
+}
+
+// `auto` that leaves dense attention for sparq as soon as it may.
+SharedMethod eager_auto(int head_dim) {
+  MachineRates machine;
+  machine.source = "a test";
+  machine.margin = 0;
+  machine.rates = [](int, int, std::uint64_t) {
+    AttentionRates rates;
+    rates.column_scans.fill(1000);
+    rates.row_gather = rates.tail = rates.sparq_tail = 1000;
+    rates.dense = 1e-3;
+    rates.exact_scan = rates.row_scan = 1e-6;
+    return rates;
+  };
+  MethodOptions options;
+  options.name = "auto";
+  options.k = Budgets({16, 0});
+  options.rates = std::make_shared<const MachineRates>(machine);
+  return make_method(options, head_dim);
+}
+
+// Saves a context, read by one machine, whose columns find too little by all that was measured.
+void save_blind_book(Machine& machine) {
+  const std::filesystem::path path = machine.contexts.path("book");
+  std::string text;
+  for (int i = 0; i < 60; ++i) text += "The hay lies in the loft. ";
+  IngestOptions reading;
+  reading.session = machine.options.session;
+  ingest(machine.source(), machine.arena, text, path, reading);
+  const ColumnRecall recall{100, 4, 8, {{{offload::ColumnFormat::f16, 16}, {0.0F}}}, {}};
+  const std::vector<offload::SnapshotAttachment> beside{{std::string(column_recall_name), save_column_recall(recall)}};
+  offload::SnapshotWriter writer = offload::SnapshotWriter::open_to_append(path);
+  const offload::Snapshot saved = writer.snapshot();
+  const Session session(machine.model, machine.arena, as_read(saved, reading.session), saved);
+  save_checkpoint(writer, session, saved.tokens(), beside, true);
+  writer.finish(path);
+}
+
+TEST(EngineOverRanks, AllRanksKnowWhatTheColumnsOfASavedContextFind) {
+  const test::TemporaryFolder folder;
+  Machine alone(nullptr, folder.path());
+  save_blind_book(alone);
+  GenerationRequest question = request(20, 37, 8);
+  question.context = "book";
+  alone.options.method = eager_auto(alone.model.config().head_dim);
+  Engine one(alone.source(), alone.arena, alone.contexts, alone.options);
+  const auto expected = answers(one, {question});
+  ASSERT_EQ(expected[0]->tokens.size(), 8u);
+  cluster::run_local_ranks(2, [&](cluster::Communicator& own) {
+    Machine machine(&own, folder.path());
+    const SharedMethod method = eager_auto(machine.model.config().head_dim);
+    // Where one rank took sparq and the other dense attention they would wait for each other's messages in vain.
+    const Session opened =
+        open_saved(machine.source(), machine.arena, machine.contexts.path("book"), machine.options.session, method);
+    Session session = opened.fork();
+    session.step(5);
+    EXPECT_EQ(session.methods_used(), (std::map<std::string, std::int64_t>{{"dense", 1}}));
+    if (own.rank() > 0) {
+      return follow(machine.source(), machine.arena, machine.contexts, machine.options.session, method);
+    }
+    machine.options.method = method;
+    Engine engine(machine.source(), machine.arena, machine.contexts, machine.options);
+    EXPECT_EQ(answers(engine, {question})[0]->tokens, expected[0]->tokens);
+    EXPECT_EQ(engine.figures().failed, 0u);
+  });
 }
 
 TEST(Script, IsReadAsItWasWritten) {
