@@ -89,9 +89,8 @@ void add_saved(const Environment& environment, const offload::Snapshot& snapshot
   if (shape.layers == 0 || copies_saved(environment, snapshot)) return;
   // As many whole blocks as there must be for this rank to have its own.
   const std::int64_t stored = snapshot.stored_tokens(0);
-  run.mapped_tokens = snapshot.part().alone() || stored == 0
-                          ? stored
-                          : snapshot.part().whole(stored - shape.block_tokens, shape.block_tokens) + shape.block_tokens;
+  const int B = shape.block_tokens;
+  run.mapped_tokens = stored == 0 ? 0 : snapshot.part().whole(stored - B, B) + B;
 }
 
 runtime::plan::Plan announce_plan(const Environment& environment, const PlannedRun& run,

@@ -25,7 +25,6 @@
 #include "examples/hayloft/process/text_output.h"
 #include "examples/hayloft/run_plan.h"
 #include "offload/error.h"
-#include "offload/output_file.h"
 #include "offload/progress.h"
 #include "offload/text/format.h"
 #include "offload/text/list.h"
@@ -197,7 +196,7 @@ class EvalCommand : public Command {
       TextOutput(outputs_.stats).check();
       options_.observer = stats_ = std::make_shared<runtime::AttentionStats>();
     }
-    if (!outputs_.plot.empty() && first_rank()) offload::require_writable(outputs_.plot);
+    TextOutput(outputs_.plot).check();
     directory_ = model_or_bundled(model_);
     text_ = tasks_.read_text();
     tasks_.use_model(directory_);
@@ -207,12 +206,9 @@ class EvalCommand : public Command {
       method = with_rates(method, *environment_, machine_.profile);
     }
     if (std::ranges::any_of(options_.methods, [](const auto& method) { return method.name == "auto"; })) {
-      options_.auto_fidelity = over_ranks() ? 0 : fidelity_.value_or(runtime::default_fidelity);
+      options_.auto_fidelity = fidelity_.value_or(runtime::default_fidelity);
     }
-    if (over_ranks() && options_.fidelity_steps > 0) {
-      options_.fidelity_steps = 0;
-      note("note: no recall, mass and error over ranks, of which none has all keys to measure them by\n");
-    }
+    if (over_ranks()) measure_nothing();
     report_.recipe = recipe(*environment_, directory_);
     report_.effective_share = outputs_.effective_percent / 100;
     if (!outputs_.out.empty() && first_rank()) file_.emplace(outputs_.out, report_.recipe);
@@ -222,6 +218,14 @@ class EvalCommand : public Command {
     facts = {weights_digest(*environment_, directory_), shared_options(*app_),
              fmt::format("{} {} {} {} {}", read.haystack, read.squad, read.hotpotqa, read.text,
                          fmt::join(read.prepared, " "))};
+  }
+
+  // Leaves out what is measured by all keys.
+  void measure_nothing() {
+    options_.auto_fidelity = 0;
+    if (options_.fidelity_steps == 0) return;
+    options_.fidelity_steps = 0;
+    note("note: no recall, mass and error over ranks, of which none has all keys to measure them by\n");
   }
 
   runtime::eval::EvalRecipe recipe(const Environment& environment, const std::filesystem::path& directory) const {

@@ -162,7 +162,7 @@ class GenerateCommand : public Command {
 
   // `auto` has the columns of a long prompt chosen by what they find in it, unless an option names them.
   runtime::Session begin(const Environment& environment) {
-    if (snapshot_ || over_ranks() || method_.name != "auto" || app_->count("--columns") > 0) {
+    if (snapshot_ || method_.name != "auto" || app_->count("--columns") > 0) {
       return begin_session(environment, directory_, snapshot_, session_, *watched_->method());
     }
     runtime::ColumnChoice choice;

@@ -19,7 +19,6 @@
 #include "examples/hayloft/process/text_output.h"
 #include "examples/hayloft/run_plan.h"
 #include "offload/error.h"
-#include "offload/output_file.h"
 #include "offload/progress.h"
 #include "offload/text/format.h"
 #include "runtime/eval/json.h"
@@ -123,9 +122,8 @@ class NeedleCommand : public Command {
     progress_.reset();
     table_.show("\n" + runtime::eval::needle_summary(report_));
     show_predictions();
-    if (!plot_.empty() && first_rank()) {
-      offload::write_file(plot_, runtime::eval::render_heatmap(runtime::eval::needle_heatmap(report_)));
-    }
+    const TextOutput plot(plot_);
+    if (plot.wanted()) plot.write(runtime::eval::render_heatmap(runtime::eval::needle_heatmap(report_)));
     write_json(true);
     say_device_memory(*environment.backend);
     table_.finish();
@@ -134,7 +132,7 @@ class NeedleCommand : public Command {
  private:
   // Finds what this machine has for the run.
   void begin(StartFacts& facts) {
-    if (!plot_.empty() && first_rank()) offload::require_writable(plot_);
+    TextOutput(plot_).check();
     if (!haystack_.empty() && !std::filesystem::exists(haystack_)) {
       fail("--haystack {}: there is no such file or folder", haystack_);
     }

@@ -182,11 +182,7 @@ class ServeCommand : public Command {
 
   // Requests are let in by the first rank, which so keeps to what the others have as well.
   void hold_to_least_memory() {
-    if (!over_ranks()) return;
-    const std::uint64_t own = environment_->arena->budget_bytes();
-    std::vector<std::uint64_t> all(static_cast<std::size_t>(rank_count()));
-    ranks()->all_gather(runtime::cluster::Traffic::start, std::as_bytes(std::span(&own, 1)),
-                        std::as_writable_bytes(std::span(all)));
+    const auto all = runtime::cluster::of_all(peers(), std::uint64_t{environment_->arena->budget_bytes()});
     const auto least = std::ranges::min_element(all);
     engine_.host_bytes = *least;
     if (*least >= all.front() / 10 * 9) return;  // what is free of it at the start differs a little

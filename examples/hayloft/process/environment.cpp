@@ -54,7 +54,7 @@ std::unique_ptr<gpu::Backend> make_backend(const MachineOptions& options, const 
     fail("--products {}: the CPU alone multiplies so; use --device cpu with it", gpu::name(options.products));
   }
   gpu::CudaOptions cuda = options.cuda;
-  if (over_ranks()) choose_device(options, cuda);
+  choose_device(options, cuda);
   cuda.link = link;
   if (options.cuda.link == gpu::Link::automatic) cuda.least_copy_bytes = gpu::worthwhile_copy_bytes;
   cuda.on_warning = [notes](const std::string& what) {
