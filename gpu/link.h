@@ -32,13 +32,15 @@ inline constexpr LinkTest link_tests[] = {
     {"columns", "runs of key columns, as a decode step fetches them"},
     {"rows", "scattered rows of keys and values"},
     {"latency", "a fetch of 16 bytes that waits for the one before"},
+    {"launches", "a kernel that does nothing: queued ahead, as it is launched, and waited for"},
 };
 
 // One figure: the median of several runs after a warm-up, every payload checked.
 struct LinkFigure {
   std::string test;                 // nvbandwidth's testcase name where it means the same
   std::string engine;               // "ce": the copy engine; "sm": the multiprocessors; "both"
-  std::uint64_t page_bytes = 4096;  // of host memory; more: the system's explicit huge pages, unless `transparent`
+  std::uint64_t page_bytes = 4096;  // of host memory; more: the system's explicit huge pages, unless `transparent`;
+                                    // 0: no memory is read
   int node = -1;                    // NUMA node of the memory, as the system counts; -1: there is one
   std::uint64_t footprint_bytes = 0;
   int piece_bytes = 0;  // contiguous bytes of a column run or of a row; 0: everything in one piece

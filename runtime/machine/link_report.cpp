@@ -36,8 +36,12 @@ constexpr ColumnTest column_tests[] = {{"column_stream_f16", &MachineProfile::li
                                        {"column_stream_int8", &MachineProfile::link_columns_int8},
                                        {"column_stream_int4", &MachineProfile::link_columns_int4}};
 
+std::string size_text(std::uint64_t bytes) {
+  return bytes == 0 ? "" : format_bytes(bytes);
+}
+
 std::string pages_text(const gpu::LinkFigure& f) {
-  return format_bytes(f.page_bytes) + (f.transparent ? " transparent" : "");
+  return size_text(f.page_bytes) + (f.transparent ? " transparent" : "");
 }
 
 std::string node_text(int node) {
@@ -99,7 +103,7 @@ std::string link_table(const gpu::LinkReport& report) {
   text += "|---|---|---:|---:|---:|---:|---|---:|---:|---:|---|\n";
   for (const gpu::LinkFigure& f : report.figures) {
     text += fmt::format("| {} | {} | {} | {} | {} | {} | {} | {:.4g}{} | {} | {} | {} |\n", f.test, f.engine,
-                        pages_text(f), node_text(f.node), format_bytes(f.footprint_bytes),
+                        pages_text(f), node_text(f.node), size_text(f.footprint_bytes),
                         f.piece_bytes ? fmt::format("{} B", f.piece_bytes) : "", f.order, f.value,
                         f.unreliable() ? "*" : "", f.runs ? fmt::format("{:.4g}", f.slowest) : "",
                         f.runs ? fmt::format("{:.4g}", f.fastest) : "", f.unit);

@@ -144,6 +144,13 @@ class Answers(unittest.TestCase):
 
 
 class Reports(unittest.TestCase):
+    def test_what_a_launch_takes_stands_beside_the_steps(self):
+        figures = [figure(f"launch_{how}", "sm", 0, 0, ns, unit="ns")
+                   for how, ns in (("queued", 1900), ("live", 2400), ("and_wait", 9120))]
+        lines = JUDGE.judge(report(step("link", {"link": {"figures": figures}})))
+        found = [line["figure"] for line in lines if line["what"] == "a kernel that does nothing"]
+        self.assertEqual(found, ["1.90 us queued ahead, 2.40 us as it is launched, 9.12 us waited for"])
+
     def test_an_empty_report_has_every_line_unmeasured(self):
         lines = JUDGE.judge(report())
         self.assertEqual([line["verdict"] for line in lines], ["not measured"] * 15)

@@ -20,6 +20,8 @@ __device__ inline void report_link_errors(unsigned errors, unsigned* wrong) {
   if (errors) atomic_add(wrong, errors);
 }
 
+[[maybe_unused]] static __global__ void link_nothing() {}
+
 // to[i] = from[i] for i in [0, count), in units of 16 bytes; one side lies in host memory.
 [[maybe_unused]] static __global__ void link_copy(const uint4* from, uint4* to, std::int64_t count) {
   const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;

@@ -57,6 +57,13 @@ class LinkBench {
       if (progress_) progress_("device to device", report_);
       measure_other_devices(run_, footprints.front());
     }
+    if (wants("launches")) {
+      if (progress_) progress_("launches", report_);
+      LinkFigure of_no_memory;
+      of_no_memory.page_bytes = 0;
+      run_.begin_region(of_no_memory);
+      measure_launches(run_);
+    }
     return std::move(report_);
   }
 

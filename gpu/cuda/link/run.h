@@ -171,5 +171,6 @@ void measure_other_devices(LinkRun& run, std::uint64_t bytes);  // no region is 
 void measure_columns(LinkRun& run, const PinnedRegion& region);
 void measure_rows(LinkRun& run, const PinnedRegion& region);
 void measure_latency(LinkRun& run, const PinnedRegion& region);
+void measure_launches(LinkRun& run);  // no memory is read
 
 }  // namespace hayloft::gpu::cuda
