@@ -2,83 +2,164 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
 #include "tests/simt/ptx/warp.h"
 
 namespace hayloft::simt::ptx {
 namespace {
 
-unsigned warp_of(unsigned thread) {
+std::uint32_t warp_of(std::uint32_t thread) {
   return thread / kLanes;
 }
 
 }  // namespace
 
-void RaceDetector::report(const char* what, Space space, const Place& place, std::uint64_t address, const char* how,
-                          const Access& before) const {
-  const char* const memory = space == Space::shared ? "shared" : "global";
-  const char* const block = before.block == blocks_ ? "" : " of another block";
-  throw Fault(place.thread % kLanes,
-              fmt::format("race: {} of {} memory at {:#x}, {} by thread {}{} with no barrier between", what, memory,
-                          address, how, before.by.thread, block));
+// What is remembered of every byte, from launch to launch: to make it anew for each would take most of the time.
+struct RaceDetector::Memory {
+  static constexpr std::size_t page_bytes = 1024;
+  static constexpr std::size_t most_pages = 8192;  // 128 MiB of what is remembered
+  using Page = std::array<Byte, page_bytes>;
+
+  std::vector<Byte> shared{};
+  std::unordered_map<std::uint64_t, std::unique_ptr<Page>> global{};  // by address / page_bytes
+  struct Found {
+    std::uint64_t number = ~std::uint64_t{0};
+    Page* page = nullptr;
+  };
+  std::array<Found, 256> recent{};
+  std::uint32_t moment = 0;
+
+  Page& page(std::uint64_t number) {
+    Found& found = recent[number % recent.size()];
+    if (found.number != number) {
+      std::unique_ptr<Page>& page = global[number];
+      if (!page) page = std::make_unique<Page>();
+      found = {number, page.get()};
+    }
+    return *found.page;
+  }
+};
+
+RaceDetector::Memory& RaceDetector::memory() {
+  static Memory memory;
+  return memory;
+}
+
+RaceDetector::RaceDetector() : memory_(memory()), launch_(++memory_.moment), block_(launch_), now_(launch_) {
+  if (memory_.global.size() <= Memory::most_pages) return;
+  memory_.global.clear();
+  memory_.recent.fill({});
 }
 
 void RaceDetector::begin_block(std::size_t shared_bytes) {
-  shared_.assign(shared_bytes, {});
-  barriers_ = 0;
-  ++blocks_;
+  if (memory_.shared.size() < shared_bytes) memory_.shared.resize(shared_bytes);
+  block_ = now_ = ++memory_.moment;
 }
 
-RaceDetector::Byte& RaceDetector::byte(Space space, std::uint64_t address) {
-  return space == Space::shared ? shared_[address] : global_[address / line_bytes][address % line_bytes];
+void RaceDetector::pass_barrier() {
+  now_ = ++memory_.moment;
 }
 
-bool RaceDetector::ordered(const Access& before, const Place& after) const {
-  if (before.by.thread == nobody) return true;
-  if (before.block != blocks_) return false;
-  if (before.by.thread == after.thread || before.barriers != barriers_) return true;
-  return warp_of(before.by.thread) == warp_of(after.thread) && before.by.warp_barriers != after.warp_barriers;
+RaceDetector::Byte* RaceDetector::bytes_at(Space space, std::uint64_t address) {
+  if (space == Space::shared) return &memory_.shared[address];
+  return &memory_.page(address / Memory::page_bytes)[address % Memory::page_bytes];
+}
+
+RaceDetector::Access RaceDetector::access(const Place& place, std::uint32_t detail) const {
+  return {now_, place.thread & 0x3ffU, place.warp_barriers & 0xfffffU, detail & 3U};
+}
+
+void RaceDetector::report(const char* what, Space space, const Place& place, std::uint64_t address, const char* how,
+                          const Access& before) const {
+  const char* const memory = space == Space::shared ? "shared" : "global";
+  const char* const block = before.moment >= block_ ? "" : " of another block";
+  throw Fault(place.thread % kLanes,
+              fmt::format("race: {} of {} memory at {:#x}, {} by thread {}{} with no barrier between", what, memory,
+                          address, how, static_cast<unsigned>(before.thread), block));
+}
+
+// Whether something orders two accesses. Before moment `first` there was none.
+bool RaceDetector::ordered(const Access& before, const Access& after, std::uint32_t first) const {
+  if (before.moment < first) return true;
+  if (before.moment < block_) return false;
+  if (before.thread == after.thread || before.moment != now_) return true;
+  return warp_of(before.thread) == warp_of(after.thread) && before.warp_barriers != after.warp_barriers;
+}
+
+void RaceDetector::read(Byte& now, Space space, const Place& place, std::uint64_t address) const {
+  const std::uint32_t first = first_moment(space);
+  Access after = access(place, 0);
+  if (!ordered(now.written, after, first)) report("a read", space, place, address, "written", now.written);
+  const Access& last = now.read;
+  auto others = static_cast<Others>(last.detail);
+  if (last.moment < first) {
+    others = Others::none;
+  } else if (last.moment < block_ || others == Others::other_blocks) {
+    others = Others::other_blocks;
+  } else if (last.moment != now_) {
+    others = Others::none;
+  } else if (warp_of(last.thread) != warp_of(after.thread)) {
+    others = Others::other_warps;
+  } else if (others != Others::other_warps) {
+    // A barrier of the warp orders all that its lanes have read before.
+    if (last.warp_barriers != after.warp_barriers) {
+      others = Others::none;
+    } else if (last.thread != after.thread) {
+      others = Others::same_warp;
+    }
+  }
+  after.detail = static_cast<std::uint32_t>(others) & 3U;
+  now.read = after;
+}
+
+void RaceDetector::write(Byte& now, Space space, const Place& place, std::uint64_t address, bool atomic) const {
+  const std::uint32_t first = first_moment(space);
+  const Access after = access(place, atomic ? 1 : 0);
+  if (!(atomic && now.written.detail != 0) && !ordered(now.written, after, first)) {
+    report("a write", space, place, address, "written", now.written);
+  }
+  const Access& last = now.read;
+  if (last.moment >= first) {
+    const auto others = static_cast<Others>(last.detail);
+    bool raced = !ordered(last, after, first) || others == Others::other_blocks;
+    if (last.moment == now_) {
+      const bool same_warp = warp_of(last.thread) == warp_of(after.thread);
+      raced |= others == Others::other_warps;
+      raced |= others == Others::same_warp && !(same_warp && last.warp_barriers != after.warp_barriers);
+    }
+    if (raced) report("a write", space, place, address, "read", last);
+  }
+  now.written = after;
+}
+
+// Calls body(byte, address) for each, or does what it did to the byte before where that had been the same.
+template <class Byte, class Body>
+void for_each_byte(Byte* now, std::uint64_t address, unsigned bytes, const Body& body) {
+  static_assert(std::has_unique_object_representations_v<Byte>);
+  Byte before = now[0];
+  body(now[0], address);
+  for (unsigned i = 1; i < bytes; ++i) {
+    if (std::memcmp(&now[i], &before, sizeof before) == 0) {
+      now[i] = now[i - 1];
+    } else {
+      before = now[i];
+      body(now[i], address + i);
+    }
+  }
 }
 
 void RaceDetector::read(Space space, const Place& place, std::uint64_t address, unsigned bytes) {
-  for (std::uint64_t at = address; at < address + bytes; ++at) {
-    Byte& now = byte(space, at);
-    if (!ordered(now.written, place)) report("a read", space, place, at, "written", now.written);
-    const Access& last = now.read;
-    if (last.by.thread != nobody && (last.block != blocks_ || now.others == Others::other_blocks)) {
-      now.others = Others::other_blocks;
-    } else if (last.by.thread == nobody || last.barriers != barriers_) {
-      now.others = Others::none;
-    } else if (warp_of(last.by.thread) != warp_of(place.thread)) {
-      now.others = Others::other_warps;
-    } else if (now.others != Others::other_warps) {
-      // A barrier of the warp orders all that its lanes have read before.
-      if (last.by.warp_barriers != place.warp_barriers) {
-        now.others = Others::none;
-      } else if (last.by.thread != place.thread) {
-        now.others = Others::same_warp;
-      }
-    }
-    now.read = {place, blocks_, barriers_};
-  }
+  for_each_byte(bytes_at(space, address), address, bytes,
+                [&](Byte& now, std::uint64_t at) { read(now, space, place, at); });
 }
 
 void RaceDetector::write(Space space, const Place& place, std::uint64_t address, unsigned bytes, bool atomic) {
-  for (std::uint64_t at = address; at < address + bytes; ++at) {
-    Byte& now = byte(space, at);
-    if (!(atomic && now.atomic) && !ordered(now.written, place)) {
-      report("a write", space, place, at, "written", now.written);
-    }
-    const Access& last = now.read;
-    bool raced = !ordered(last, place) || now.others == Others::other_blocks;
-    if (last.by.thread != nobody && last.barriers == barriers_) {
-      const bool same_warp = warp_of(last.by.thread) == warp_of(place.thread);
-      raced |= now.others == Others::other_warps;
-      raced |= now.others == Others::same_warp && !(same_warp && last.by.warp_barriers != place.warp_barriers);
-    }
-    if (raced) report("a write", space, place, at, "read", last);
-    now.written = {place, blocks_, barriers_};
-    now.atomic = atomic;
-  }
+  for_each_byte(bytes_at(space, address), address, bytes,
+                [&](Byte& now, std::uint64_t at) { write(now, space, place, at, atomic); });
 }
 
 }  // namespace hayloft::simt::ptx

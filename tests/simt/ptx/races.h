@@ -3,8 +3,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <unordered_map>
-#include <vector>
 
 #include "tests/simt/ptx/opcodes/opcodes.h"
 
@@ -20,7 +18,7 @@ enum class Races : std::uint8_t {
 // the block between them, or one of their warp when they are of one; or of two blocks. Two atomics are no race.
 // Shuffles and votes order no memory. Every byte remembers its last write and the reads since.
 //
-// read() and write() throw Fault for the second of the two threads, which names the first.
+// read() and write() throw Fault for the second of the two threads, which names the first. One launch at a time.
 class RaceDetector {
  public:
   struct Place {
@@ -28,38 +26,47 @@ class RaceDetector {
     unsigned warp_barriers;  // that its warp has passed
   };
 
-  void begin_block(std::size_t shared_bytes);
-  void pass_barrier() { ++barriers_; }  // of the block, all threads
+  RaceDetector();  // of a launch
 
+  void begin_block(std::size_t shared_bytes);
+  void pass_barrier();  // of the block, all threads
+
+  // Accesses that are aligned to their size, a power of two of at most 16 bytes.
   void read(Space space, const Place& place, std::uint64_t address, unsigned bytes);
   void write(Space space, const Place& place, std::uint64_t address, unsigned bytes, bool atomic);
 
  private:
-  static constexpr unsigned nobody = ~0u;
   // Readers besides the last one, since the barrier; those of other blocks since the beginning.
   enum class Others : std::uint8_t { none, same_warp, other_warps, other_blocks };
+  // Barriers of blocks and beginnings of blocks and launches are moments, counted through in one process: what has been
+  // remembered before this launch, or in shared memory before this block, need not be forgotten.
   struct Access {
-    Place by{nobody, 0};
-    unsigned block = 0;     // blocks_ at the time
-    unsigned barriers = 0;  // barriers_ at the time
+    std::uint32_t moment;
+    std::uint32_t thread : 10;
+    std::uint32_t warp_barriers : 20;  // their lower bits: of two at one moment only whether they are equal matters
+    std::uint32_t detail : 2;          // of a write whether it is atomic, of a read the Others
   };
   struct Byte {
-    Access written{};
-    Access read{};
-    bool atomic = false;  // the write
-    Others others = Others::none;
+    Access written;
+    Access read;
   };
-  static constexpr std::uint64_t line_bytes = 64;
+  struct Memory;
+  static Memory& memory();
 
-  Byte& byte(Space space, std::uint64_t address);
-  bool ordered(const Access& before, const Place& after) const;
+  Byte* bytes_at(Space space, std::uint64_t address);
+  std::uint32_t first_moment(Space space) const { return space == Space::shared ? block_ : launch_; }
+  Access access(const Place& place, std::uint32_t detail) const;
+  bool ordered(const Access& before, const Access& after, std::uint32_t first) const;
+  void read(Byte& now, Space space, const Place& place, std::uint64_t address) const;
+  void write(Byte& now, Space space, const Place& place, std::uint64_t address, bool atomic) const;
   [[noreturn]] void report(const char* what, Space space, const Place& place, std::uint64_t address, const char* how,
                            const Access& before) const;
 
-  std::vector<Byte> shared_;
-  std::unordered_map<std::uint64_t, std::array<Byte, line_bytes>> global_;  // by address / line_bytes
-  unsigned blocks_ = 0;                                                     // that have begun
-  unsigned barriers_ = 0;
+  Memory& memory_;
+  // Moments at which these began.
+  std::uint32_t launch_;
+  std::uint32_t block_;
+  std::uint32_t now_;
 };
 
 }  // namespace hayloft::simt::ptx
