@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 #include <stdexcept>
+#include <utility>
 
 #include "gpu/cuda/kernels/launch.h"
 #include "gpu/cuda/kernels/warp.cuh"
@@ -182,6 +183,32 @@ TEST_F(KernelsTest, SharedMemoryHoldsNoNumbersWhenABlockBegins) {
   auto* out = on_device<std::uint32_t>(6);
   launch("read_shared", read_shared, {3, 1, 16}, stream, out);
   EXPECT_EQ(to_host(out, 6), std::vector<std::uint32_t>(6, 0xffffffffu));
+}
+
+[[gnu::always_inline]] inline std::uint32_t exchange_of_inlined(std::uint32_t x) {
+  __shared__ std::uint32_t value;
+  return std::exchange(value, x);
+}
+[[gnu::noinline]] std::uint32_t exchange_of_called(std::uint32_t x) {
+  __shared__ std::uint32_t value;
+  return std::exchange(value, x);
+}
+__global__ void exchanges(std::uint32_t* out, bool called) {
+  out[blockIdx.x] = called ? exchange_of_called(7) : exchange_of_inlined(7);
+}
+
+TEST_F(KernelsTest, SharedMemoryOfInlinedFunctionsHoldsNoNumbersEither) {
+  auto* out = on_device<std::uint32_t>(3);
+  launch("exchanges", exchanges, {3, 1}, stream, out, false);
+  EXPECT_EQ(to_host(out, 3), std::vector<std::uint32_t>(3, 0xffffffffu));
+}
+
+TEST_F(KernelsTest, SharedMemoryThatNoBlockWouldFindWithoutNumbersIsAnError) {
+  auto* out = on_device<std::uint32_t>(1);
+  std::string message;
+  for (int i = 0; i < 64 && message.empty(); ++i) message = failure(exchanges, 1, out, true);
+  EXPECT_NE(message.find("value[abi:simt_shared] is used by a kernel that does not declare it"), std::string::npos)
+      << message;
 }
 
 // GCC guards no variable of an inline function or of a template with external linkage.

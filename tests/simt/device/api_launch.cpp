@@ -36,7 +36,7 @@ cudaError_t queue_kernel(const cudaLaunchConfig_t& config, const void* kernel, s
     const auto run = [&runtime, grid, kernel, limit, body = std::move(body), arguments = std::move(arguments)] {
       const std::string failure =
           ptx::enabled() ? ptx::launch(function_name(kernel), grid, arguments, limit, runtime.memory, runtime.random)
-                         : run_grid(grid, body, runtime.random);
+                         : run_grid(grid, kernel, body, runtime.random);
       if (!failure.empty()) runtime.kernel_failed(function_name(kernel) + ": " + failure);
     };
     runtime.queue_kernel(config.stream, kernel, run);

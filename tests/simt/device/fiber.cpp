@@ -4,87 +4,91 @@
 #include <sys/mman.h>
 
 #include <new>
-#include <utility>
 
 namespace hayloft::simt {
 namespace {
 
 constexpr std::size_t page = 4096;
-
-// Fibers are kept until the process ends, and their stacks with them.
-struct GivenStack {
-  std::byte* base;
-  std::size_t bytes;
-  boost::context::stack_context allocate() {
-    // Stacks that begin at one place of their pages would share a few lines of the first cache.
-    static std::size_t made = 0;
-    const std::size_t apart = made++ * 448 % page;
-    boost::context::stack_context context;
-    context.sp = base + bytes - apart;
-    context.size = bytes - apart;
-    return context;
-  }
-  void deallocate(boost::context::stack_context&) {}
-};
-
-std::byte* map_stack(std::size_t bytes) {
-  void* memory =
-      mmap(nullptr, bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED || mprotect(memory, page, PROT_NONE) != 0) throw std::bad_alloc();
-  return static_cast<std::byte*>(memory) + page;
-}
-
-// Says who entered.
-struct Outside {
-  boost::context::fiber context;
-  const void* stack = nullptr;
-  std::size_t bytes = 0;
-};
-Outside outside;
-Fiber* leaving = nullptr;  // who hands over; nullptr for outside
+constexpr std::size_t stack_bytes = std::size_t{128} << 10;  // holds the frames of an instrumented kernel
+constexpr std::size_t stacks_of_a_hall = 256;  // 33 MiB: what an exception leaves the sanitizer cleans up to 64
 
 }  // namespace
 
-Fiber::Fiber() : stack_(map_stack(stack_bytes)) {
-  inside_ = boost::context::fiber(std::allocator_arg, GivenStack{stack_, stack_bytes},
-                                  [this](boost::context::fiber&& previous) {
-                                    arrived(std::move(previous), nullptr);
-                                    for (;;) go_on_with((*job_)());
-                                    return boost::context::fiber();
-                                  });
+// Stacks, each above a page that may not be touched. Kept until the process ends, as fibers are.
+struct Fiber::Hall {
+  std::byte* base = nullptr;
+  std::size_t bytes = 0;
+  std::size_t taken = 0;
+  void* fake_stack = nullptr;  // the sanitizer's, while nobody runs here
+
+  std::byte* take_stack() {  // its lowest byte
+    std::byte* const guard = base + taken++ * (page + stack_bytes);
+    if (mprotect(guard, page, PROT_NONE) != 0) throw std::bad_alloc();
+    return guard + page;
+  }
+};
+
+Fiber::Hall* Fiber::hall_with_room() {
+  static Hall* newest = nullptr;
+  if (newest && newest->taken < stacks_of_a_hall) return newest;
+  constexpr std::size_t bytes = stacks_of_a_hall * (page + stack_bytes);
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  newest = new Hall{static_cast<std::byte*>(memory), bytes};
+  return newest;
 }
 
-void Fiber::arrived(boost::context::fiber&& previous, void* fake_stack) {
+namespace {
+
+// Who enters, to the sanitizer.
+struct Outside {
+  bool enters = false;
   const void* stack = nullptr;
   std::size_t bytes = 0;
-  __sanitizer_finish_switch_fiber(fake_stack, &stack, &bytes);
-  if (leaving) {
-    leaving->inside_ = std::move(previous);
-  } else {
-    outside = {std::move(previous), stack, bytes};
-  }
+  void* fake_stack = nullptr;
+};
+Outside outside;
+
+}  // namespace
+
+Fiber::Fiber() : hall_(hall_with_room()) {
+  // Stacks that begin at one place of their pages would share a few lines of the first cache.
+  const std::size_t apart = hall_->taken * 448 % page;
+  std::byte* const stack = hall_->take_stack();
+  context_ = boost::context::detail::make_fcontext(stack + stack_bytes - apart, stack_bytes - apart, run);
+  context_ = boost::context::detail::jump_fcontext(context_, this).fctx;
+}
+
+void Fiber::run(Arrival maker) {
+  auto* const fiber = static_cast<Fiber*>(maker.data);
+  fiber->arrived(boost::context::detail::jump_fcontext(maker.fctx, nullptr));
+  for (;;) fiber->go_on_with((*fiber->job_)());
 }
 
 void Fiber::enter() {
-  leaving = nullptr;
-  void* fake_stack = nullptr;
-  __sanitizer_start_switch_fiber(&fake_stack, stack_, stack_bytes);
-  boost::context::fiber previous = std::move(inside_).resume();
-  arrived(std::move(previous), fake_stack);
+  outside.enters = told_ = true;
+  __sanitizer_start_switch_fiber(&outside.fake_stack, hall_->base, hall_->bytes);
+  const Arrival from = boost::context::detail::jump_fcontext(context_, &outside_);
+  *static_cast<Context*>(from.data) = from.fctx;
+  told_ = false;
+  __sanitizer_finish_switch_fiber(outside.fake_stack, nullptr, nullptr);
 }
 
-void Fiber::go_on_with(Fiber* next) {
-  if (next == this) return;
-  leaving = this;
-  boost::context::fiber previous;
+void Fiber::tell_of_switch(Fiber* next) {
+  told_ = true;
   if (next) {
-    __sanitizer_start_switch_fiber(&fake_stack_, next->stack_, stack_bytes);
-    previous = std::move(next->inside_).resume();
+    __sanitizer_start_switch_fiber(&hall_->fake_stack, next->hall_->base, next->hall_->bytes);
   } else {
-    __sanitizer_start_switch_fiber(&fake_stack_, outside.stack, outside.bytes);
-    previous = std::move(outside.context).resume();
+    __sanitizer_start_switch_fiber(&hall_->fake_stack, outside.stack, outside.bytes);
   }
-  arrived(std::move(previous), fake_stack_);
+}
+
+void Fiber::end_told_switch(Hall* into) {
+  told_ = false;
+  const void* stack = nullptr;
+  std::size_t bytes = 0;
+  __sanitizer_finish_switch_fiber(into->fake_stack, &stack, &bytes);
+  if (outside.enters) outside = {false, stack, bytes, outside.fake_stack};
 }
 
 }  // namespace hayloft::simt

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <memory>
 #include <stdexcept>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -27,6 +29,8 @@ struct Site {
   std::source_location where;
 
   bool operator==(const Site& other) const {
+    static_assert(std::has_unique_object_representations_v<std::source_location>);
+    if (what == other.what && std::memcmp(&where, &other.where, sizeof where) == 0) return true;  // the same call
     return where.line() == other.where.line() && where.column() == other.where.column() &&
            same(where.file_name(), other.where.file_name()) && same(what, other.what);
   }
@@ -43,10 +47,10 @@ struct Meeting {
 struct Warp {
   Meeting meeting;
   unsigned lanes = 0;
-  // The values that the lanes bring. A lane may be at the next meeting while others still read what was brought to this
-  // one, but never two ahead: two tables in turn.
-  std::array<std::array<std::byte, kLanes * Lanes::slot_bytes>, 2> tables;
-  std::array<unsigned, kLanes> meetings;  // so far, per lane
+  // What the lanes bring. A lane may be at the next meeting while others still read what was brought to this one, but
+  // never two ahead: two tables in turn.
+  std::array<std::array<Brought, kLanes>, 2> tables;
+  unsigned turn = 0;
 };
 
 enum class State : std::uint8_t { ready, waiting, returned };
@@ -55,24 +59,15 @@ struct Thread {
   Fiber fiber;
   uint3 index;
   bool started;
-  Site site;  // while waiting
+  const Site* site;  // while waiting
 };
 
-// Copies what a lane brings: by moves, as std::memcpy() of a number of bytes goes by way of the sanitizer.
-void copy(std::byte* to, const void* from, std::size_t bytes) {
-  switch (bytes) {
-    case 4:
-      std::memcpy(to, from, 4);
-      return;
-    case 8:
-      std::memcpy(to, from, 8);
-      return;
-    case 16:
-      std::memcpy(to, from, 16);
-      return;
-    default:
-      if (bytes > 0) std::memcpy(to, from, bytes);
-  }
+bool has_no_numbers(const SharedVariable& variable) {
+  return std::all_of(variable.data, variable.data + variable.bytes, [](std::byte x) { return x == std::byte{0xff}; });
+}
+
+void fill_with_nan(const SharedVariable& variable) {
+  std::memset(variable.data, 0xff, variable.bytes);
 }
 
 std::string text(uint3 v) {
@@ -81,10 +76,11 @@ std::string text(uint3 v) {
 
 class Machine {
  public:
-  std::string run(const Grid& grid, const std::function<void()>& kernel, std::mt19937_64& random);
+  Machine();
+  std::string run(const Grid& grid, const void* function, const std::function<void()>& kernel, std::mt19937_64& random);
 
   void block_barrier(const Site& site);
-  Lanes exchange(const void* value, std::size_t bytes, const Site& site);
+  Lanes exchange(Brought brought, const Site& site);
   unsigned char* shared() const { return shared_.get(); }
   bool is_shared(const std::byte* address) const;
 
@@ -95,6 +91,7 @@ class Machine {
   void meet(Meeting& meeting, unsigned expected, unsigned first, const Site& site);
   [[noreturn]] void fail_here(std::string message);
   std::string stuck() const;
+  static std::string others_touched();
 
   struct Freed {
     void operator()(unsigned char* memory) const { std::free(memory); }
@@ -103,18 +100,31 @@ class Machine {
   std::vector<std::unique_ptr<Thread>> threads_;  // as many as the largest block yet
   std::vector<State> states_;                     // of each thread
   std::vector<Warp> warps_;
-  std::vector<unsigned> ready_;
+  std::vector<unsigned> ready_;  // the first ready_count_
+  unsigned ready_count_ = 0;
   Meeting block_;
   unsigned count_ = 0;  // threads of a block
   unsigned current_ = 0;
   Fiber::Job body_;
   std::unique_ptr<unsigned char, Freed> shared_;  // dynamic
   std::size_t shared_bytes_ = 0;
+  const std::byte* fixed_begin_ = nullptr;  // the static ones of all kernels lie between
+  const std::byte* fixed_end_ = nullptr;
+  std::uint64_t launches_ = 0;
   std::string failure_;
   std::uint64_t random_ = 1;
 };
 
-std::string Machine::run(const Grid& grid, const std::function<void()>& kernel, std::mt19937_64& random) {
+Machine::Machine() {
+  for (const SharedVariable& variable : shared_variables()) {
+    fill_with_nan(variable);
+    if (!fixed_begin_ || variable.data < fixed_begin_) fixed_begin_ = variable.data;
+    if (variable.data + variable.bytes > fixed_end_) fixed_end_ = variable.data + variable.bytes;
+  }
+}
+
+std::string Machine::run(const Grid& grid, const void* function, const std::function<void()>& kernel,
+                         std::mt19937_64& random) {
   random_ = random() | 1U;
   failure_.clear();
   gridDim = grid.blocks;
@@ -123,6 +133,8 @@ std::string Machine::run(const Grid& grid, const std::function<void()>& kernel, 
   while (threads_.size() < count_) threads_.push_back(std::make_unique<Thread>());
   warps_.resize((count_ + kLanes - 1) / kLanes);
   states_.resize(threads_.size());
+  ready_.resize(threads_.size());
+  const std::vector<SharedVariable>& own = shared_variables(function);
   body_ = [&] {
     try {
       kernel();
@@ -148,23 +160,35 @@ std::string Machine::run(const Grid& grid, const std::function<void()>& kernel, 
   for (const uint3 block : blocks) {
     blockIdx = block;
     std::memset(shared_.get(), 0xff, grid.shared_bytes);  // NaN
-    for (const SharedVariable& variable : shared_variables()) std::memset(variable.data, 0xff, variable.bytes);
+    std::for_each(own.begin(), own.end(), fill_with_nan);
     run_block();
     if (!failure_.empty()) break;
   }
   shared_.reset();
+  std::for_each(own.begin(), own.end(), fill_with_nan);
+  // Every launch in the beginning, some of them later: it takes as long as a small grid.
+  if (failure_.empty() && (std::has_single_bit(++launches_) || launches_ % 64 == 0)) failure_ = others_touched();
   return failure_;
 }
 
+// Of the variables only those that may be a kernel's, shared_variables(function), are filled when its blocks begin.
+std::string Machine::others_touched() {
+  for (const SharedVariable& variable : shared_variables()) {
+    if (has_no_numbers(variable)) continue;
+    fill_with_nan(variable);
+    return fmt::format("{} is used by a kernel that does not declare it; make its function inline", variable.name);
+  }
+  return {};
+}
+
 void Machine::run_block() {
-  ready_.clear();
+  ready_count_ = 0;
   block_ = {};
   for (unsigned w = 0; w < warps_.size(); ++w) {
     Warp& warp = warps_[w];
     warp.meeting = {};
     warp.lanes = std::min(kLanes, count_ - w * kLanes);
-    warp.meetings.fill(0);
-    for (auto& table : warp.tables) table.fill(std::byte{0xff});
+    for (auto& table : warp.tables) table.fill({~std::uint64_t{0}, ~std::uint64_t{0}});
   }
   for (unsigned i = 0; i < count_; ++i) {
     Thread& thread = *threads_[i];
@@ -172,7 +196,7 @@ void Machine::run_block() {
     states_[i] = State::ready;
     thread.started = false;
     thread.fiber.start(body_);
-    ready_.push_back(i);
+    ready_[ready_count_++] = i;
   }
   next()->enter();
   if (failure_.empty()) failure_ = stuck();
@@ -184,19 +208,18 @@ void Machine::run_block() {
 
 // Draws the thread to go on with, by a linear congruence; nullptr when none can, or after a failure.
 Fiber* Machine::next() {
-  if (ready_.empty() || !failure_.empty()) return nullptr;
+  if (ready_count_ == 0 || !failure_.empty()) return nullptr;
   random_ = random_ * 6364136223846793005U + 1442695040888963407U;
-  const std::size_t pick = (random_ >> 32U) * ready_.size() >> 32U;
-  const unsigned thread = std::exchange(ready_[pick], ready_.back());
-  ready_.pop_back();
-  return make_current(thread);
+  const std::size_t pick = (random_ >> 32U) * ready_count_ >> 32U;
+  return make_current(std::exchange(ready_[pick], ready_[--ready_count_]));
 }
 
 Fiber* Machine::make_current(unsigned thread) {
   current_ = thread;
-  threadIdx = threads_[thread]->index;
-  threads_[thread]->started = true;
-  return &threads_[thread]->fiber;
+  Thread& next = *threads_[thread];
+  threadIdx = next.index;
+  next.started = true;
+  return &next.fiber;
 }
 
 void Machine::fail_here(std::string message) {
@@ -207,8 +230,9 @@ void Machine::fail_here(std::string message) {
 // `expected` threads from `first` on meet.
 void Machine::meet(Meeting& meeting, unsigned expected, unsigned first, const Site& site) {
   Thread& thread = *threads_[current_];
-  if (meeting.waiting == 0) meeting.site = site;
-  if (!(meeting.site == site)) {
+  if (meeting.waiting == 0) {
+    meeting.site = site;
+  } else if (!(meeting.site == site)) {
     fail_here(fmt::format("divergent barrier: thread {} is at {} while others wait at {}", text(thread.index),
                           site.text(), meeting.site.text()));
   }
@@ -216,11 +240,11 @@ void Machine::meet(Meeting& meeting, unsigned expected, unsigned first, const Si
     meeting.waiting = 0;
     for (unsigned i = first; i < first + expected; ++i) {
       states_[i] = State::ready;
-      ready_.push_back(i);
+      ready_[ready_count_++] = i;
     }
   } else {
     states_[current_] = State::waiting;
-    thread.site = site;
+    thread.site = &site;
   }
   thread.fiber.go_on_with(next());
   if (!failure_.empty()) throw Unwound{};
@@ -230,12 +254,13 @@ void Machine::block_barrier(const Site& site) {
   meet(block_, count_, 0, site);
 }
 
-Lanes Machine::exchange(const void* value, std::size_t bytes, const Site& site) {
+Lanes Machine::exchange(Brought brought, const Site& site) {
   const unsigned w = current_ / kLanes;
   const unsigned lane = current_ % kLanes;
   Warp& warp = warps_[w];
-  auto& table = warp.tables[warp.meetings[lane]++ % 2];
-  copy(table.data() + lane * Lanes::slot_bytes, value, bytes);
+  auto& table = warp.tables[warp.turn % 2];
+  table[lane] = brought;
+  if (warp.meeting.waiting + 1 == warp.lanes) ++warp.turn;
   meet(warp.meeting, warp.lanes, w * kLanes, site);
   return {table.data(), static_cast<unsigned>((std::uint64_t{1} << warp.lanes) - 1), static_cast<int>(lane)};
 }
@@ -245,10 +270,11 @@ bool Machine::is_shared(const std::byte* address) const {
     const auto* const begin = static_cast<const std::byte*>(data);
     return address >= begin && address < begin + bytes;
   };
+  if (within(shared_.get(), shared_bytes_)) return true;
+  if (address < fixed_begin_ || address >= fixed_end_) return false;
   const std::vector<SharedVariable>& fixed = shared_variables();
-  return within(shared_.get(), shared_bytes_) || std::any_of(fixed.begin(), fixed.end(), [&](const auto& variable) {
-           return within(variable.data, variable.bytes);
-         });
+  return std::any_of(fixed.begin(), fixed.end(),
+                     [&](const auto& variable) { return within(variable.data, variable.bytes); });
 }
 
 std::string Machine::stuck() const {
@@ -264,7 +290,7 @@ std::string Machine::stuck() const {
   if (!first) return {};
   return fmt::format(
       "divergent barrier: {} of {} threads wait for ever and {} have returned, in block {}; thread {} waits at {}",
-      waiting, count_, returned, text(blockIdx), text(first->index), first->site.text());
+      waiting, count_, returned, text(blockIdx), text(first->index), first->site->text());
 }
 
 // Never destroyed: fibers live until the process ends.
@@ -275,16 +301,17 @@ Machine& machine() {
 
 }  // namespace
 
-std::string run_grid(const Grid& grid, const std::function<void()>& kernel, std::mt19937_64& random) {
-  return machine().run(grid, kernel, random);
+std::string run_grid(const Grid& grid, const void* function, const std::function<void()>& kernel,
+                     std::mt19937_64& random) {
+  return machine().run(grid, function, kernel, random);
 }
 
 void block_barrier(std::source_location where) {
   machine().block_barrier({"__syncthreads", where});
 }
 
-Lanes exchange(const void* value, std::size_t bytes, const char* what, std::source_location where) {
-  return machine().exchange(value, bytes, {what, where});
+Lanes exchange(Brought brought, const char* what, std::source_location where) {
+  return machine().exchange(brought, {what, where});
 }
 
 unsigned char* dynamic_shared() {

@@ -18,10 +18,11 @@ struct Grid {
   std::size_t shared_bytes = 0;
 };
 
-// Runs `kernel` once per thread of the grid. Returns what went wrong, in one line, or nothing: threads of a block that
-// wait at different barriers or for threads that have returned, lanes of a warp likewise, an exception in the kernel.
-// The threads still waiting then are unwound and the blocks left are dropped. Accesses out of bounds end the process
-// with the sanitizer's report.
-std::string run_grid(const Grid& grid, const std::function<void()>& kernel, std::mt19937_64& random);
+// Runs `kernel`, which calls `function`, once per thread of the grid. Returns what went wrong, in one line, or nothing:
+// threads of a block that wait at different barriers or for threads that have returned, lanes of a warp likewise, an
+// exception in the kernel. The threads still waiting then are unwound and the blocks left are dropped. Accesses out of
+// bounds end the process with the sanitizer's report.
+std::string run_grid(const Grid& grid, const void* function, const std::function<void()>& kernel,
+                     std::mt19937_64& random);
 
 }  // namespace hayloft::simt

@@ -5,21 +5,33 @@
 #include <fmt/format.h>
 #include <link.h>
 
+#include <cctype>
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace hayloft::simt {
 namespace {
+
+constexpr std::string_view mark = "B11simt_shared";  // that __shared__ leaves (simt/kernel.h)
 
 std::string demangled(const std::string& name) {
   int status = 0;
   const std::unique_ptr<char, decltype(&std::free)> text(abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status),
                                                          &std::free);
   return status == 0 ? text.get() : name;
+}
+
+// Variable x of function _ZF is mangled as _ZZFE1x, with its mark and perhaps a number behind it.
+std::string declaring_function(std::string_view variable) {
+  std::size_t end = variable.rfind(mark);
+  while (end > 0 && std::isdigit(static_cast<unsigned char>(variable[end - 1])) == 0) --end;  // of the length of x
+  while (end > 0 && std::isdigit(static_cast<unsigned char>(variable[end - 1])) != 0) --end;
+  return end < 4 ? std::string() : "_Z" + std::string(variable.substr(3, end - 4));
 }
 
 // Kernels and their variables have internal linkage, which dladdr() does not see: the program's file is read instead.
@@ -54,15 +66,19 @@ struct Table {
         add(symbol, &names.at(symbol.st_name), base + symbol.st_value);
       }
     }
+    std::unordered_set<std::string_view> known;
+    for (const auto& [address, name] : functions) known.insert(name);
+    for (SharedVariable& variable : shared) {
+      if (known.count(variable.function) == 0) variable.function.clear();
+    }
   }
 
   void add(const Elf64_Sym& symbol, const char* name, std::uintptr_t address) {
     if (ELF64_ST_TYPE(symbol.st_info) == STT_FUNC) functions.emplace(address, name);
-    // The mark that __shared__ leaves (simt/kernel.h). GCC guards no variable that several objects may define.
-    constexpr std::string_view mark = "B11simt_shared";
+    // GCC guards no variable that several objects may define.
     if (ELF64_ST_TYPE(symbol.st_info) == STT_OBJECT && std::string_view(name).ends_with(mark)) {
       shared.push_back({reinterpret_cast<std::byte*>(address), symbol.st_size, demangled(name),
-                        ELF64_ST_BIND(symbol.st_info) == STB_LOCAL});
+                        ELF64_ST_BIND(symbol.st_info) == STB_LOCAL, declaring_function(name)});
     }
   }
 };
@@ -81,6 +97,18 @@ std::string function_name(const void* function) {
 
 const std::vector<SharedVariable>& shared_variables() {
   return table().shared;
+}
+
+const std::vector<SharedVariable>& shared_variables(const void* kernel) {
+  static std::unordered_map<const void*, std::vector<SharedVariable>> known;
+  const auto [at, fresh] = known.try_emplace(kernel);
+  if (!fresh) return at->second;
+  const auto function = table().functions.find(reinterpret_cast<std::uintptr_t>(kernel));
+  for (const SharedVariable& variable : table().shared) {
+    const bool own = function == table().functions.end() || variable.function == function->second;
+    if (own || variable.function.empty()) at->second.push_back(variable);
+  }
+  return at->second;
 }
 
 }  // namespace hayloft::simt

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <source_location>
 #include <type_traits>
@@ -63,17 +64,29 @@ inline float rsqrtf(float x) {
 
 namespace hayloft::simt {
 
+// What a lane brings to a warp function. It travels in registers: the address sanitizer watches what has an address.
+struct Brought {
+  std::uint64_t words[2];
+
+  template <class T>
+  [[gnu::always_inline]] static Brought of(const T& x) {
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof words);
+    Brought brought{};
+    std::memcpy(brought.words, &x, sizeof x);
+    return brought;
+  }
+};
+
 // The values that the lanes of a warp brought to a warp function.
 struct Lanes {
-  static constexpr std::size_t slot_bytes = 16;
-  const std::byte* slots;  // [32][slot_bytes]; all bits set for a lane that does not exist
+  const Brought* brought;  // [32]; all bits set for a lane that does not exist
   unsigned existing;       // bit per lane
   int lane;                // of the caller
 
   template <class T>
-  T value(int i) const {
+  [[gnu::always_inline]] T value(int i) const {
     T x;
-    std::memcpy(&x, slots + static_cast<std::size_t>(i) * slot_bytes, sizeof x);
+    std::memcpy(&x, brought[i].words, sizeof x);
     return x;
   }
 };
@@ -82,12 +95,11 @@ struct Lanes {
 void block_barrier(std::source_location where);
 
 // Waits until every lane of the warp (the last one may have fewer than 32) is at this very call.
-Lanes exchange(const void* value, std::size_t bytes, const char* what, std::source_location where);
+Lanes exchange(Brought brought, const char* what, std::source_location where);
 
 template <class T>
-Lanes exchange(const T& x, const char* what, std::source_location where) {
-  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= Lanes::slot_bytes);
-  return exchange(&x, sizeof x, what, where);
+[[gnu::always_inline]] inline Lanes exchange(const T& x, const char* what, std::source_location where) {
+  return exchange(Brought::of(x), what, where);
 }
 
 unsigned char* dynamic_shared();

@@ -107,16 +107,18 @@ inline void add_product(float (&sums)[4], uint4 a, unsigned upper, unsigned lowe
 }
 
 template <class T>
-T shuffle(T x, int lane, std::source_location where = std::source_location::current()) {
+[[gnu::always_inline]] inline T shuffle(T x, int lane, std::source_location where = std::source_location::current()) {
   return simt::exchange(x, "shuffle", where).template value<T>(lane % kWarp);
 }
 template <class T>
-T shuffle_xor(T x, int mask, std::source_location where = std::source_location::current()) {
+[[gnu::always_inline]] inline T shuffle_xor(T x, int mask,
+                                            std::source_location where = std::source_location::current()) {
   const simt::Lanes lanes = simt::exchange(x, "shuffle_xor", where);
   return lanes.template value<T>((lanes.lane ^ mask) % kWarp);
 }
 template <class T>
-T shuffle_up(T x, int delta, std::source_location where = std::source_location::current()) {
+[[gnu::always_inline]] inline T shuffle_up(T x, int delta,
+                                           std::source_location where = std::source_location::current()) {
   const simt::Lanes lanes = simt::exchange(x, "shuffle_up", where);
   return lanes.lane < delta ? x : lanes.template value<T>(lanes.lane - delta);
 }
@@ -129,7 +131,7 @@ inline unsigned ballot(bool p, std::source_location where = std::source_location
   return bits;
 }
 inline void warp_barrier(std::source_location where = std::source_location::current()) {
-  simt::exchange(nullptr, 0, "warp_barrier", where);
+  simt::exchange(simt::Brought{}, "warp_barrier", where);
 }
 
 // A fiber runs undisturbed between its barriers, so that a plain read and write is atomic.
