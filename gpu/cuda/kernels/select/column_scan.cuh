@@ -221,6 +221,9 @@ __device__ inline void write_parts(const float (&s)[G][kLaneTokens], int heads, 
   const bool each = kStrips && scan.strip_max && !scan.strip_sums;
   Part own{};
   float largest = 0;
+#ifdef __CUDACC__
+#pragma unroll  // for compute_120 nvcc does not by itself with 16 heads, and their scores leave the registers
+#endif
   for (int h = 0; h < G; ++h) {
     const Part part = part_of(s[h]);
     if (lane == h) own = part;
