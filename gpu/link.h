@@ -24,18 +24,19 @@ struct LinkOptions {
 struct LinkTest {
   const char* name;
   const char* what;
+  bool reads_memory = true;  // over the footprints
 };
 inline constexpr LinkTest link_tests[] = {
     {"copies", "whole copies from host to device and back, by the copy engine, the multiprocessors and both"},
     {"both-ways", "copies from host to device and back at once, by the copy engine"},
-    {"device-to-device", "copies within the device, and to and from the others, where there are any"},
+    {"device-to-device", "copies within the device, and to and from the others, where there are any", false},
     {"columns", "runs of key columns, as a decode step fetches them"},
     {"rows", "scattered rows of keys and values"},
     {"latency", "a fetch of 16 bytes that waits for the one before"},
-    {"launches", "a kernel that does nothing: queued ahead, as it is launched, and waited for"},
+    {"launches", "a kernel that does nothing: queued ahead, as it is launched, and waited for", false},
 };
 
-// One figure: the median of several runs after a warm-up, every payload checked.
+// One figure: the median of several runs after a warm-up, every payload checked, where there is one.
 struct LinkFigure {
   std::string test;                 // nvbandwidth's testcase name where it means the same
   std::string engine;               // "ce": the copy engine; "sm": the multiprocessors; "both"

@@ -39,7 +39,7 @@ class ContextFile {
   // Removes the PATH.part of a process alone that holds no token: of what has failed before its first checkpoint
   // nothing is left behind.
   static void drop_empty_part(const Place& place) noexcept;
-  // The PATH.part beside a context that is there already, out of which an interrupted run has written it.
+  // Returns the PATH.part beside a context that is there already, out of which an interrupted run has written it.
   static std::optional<std::filesystem::path> left_part(const Place& place);
   // A context that is there, to go on with it in its place. Over ranks it lies in as many shards.
   static ContextFile open_existing(const Place& place);

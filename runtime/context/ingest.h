@@ -136,7 +136,8 @@ SessionOptions as_read(const offload::Snapshot& snapshot, SessionOptions options
 // A session at the end of a saved context: the mapped blocks, the tails, and the tokens behind the last chunk, as they
 // were saved or, for a method that keeps something of the sequence, read now as the context was. What is appended to it
 // attends by options.prefill. What `method` keeps, if given, is restored before those tokens are read, or sees their
-// queries. Throws Error when the context belongs to another model.
+// queries. Throws Error when the context belongs to another model. Over ranks all of them call it, and all of them
+// throw.
 Session open_context(const ModelSource& source, offload::Arena& arena, const offload::Snapshot& snapshot,
                      const SessionOptions& options, const Method* method = nullptr);
 

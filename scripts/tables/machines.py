@@ -61,8 +61,10 @@ def profile_figures(profile):
 
 def link_figures(link):
     for figure in link.get("figures", []):
-        details = [figure["test"], figure.get("engine"), size(figure.get("page_bytes", 0)) + " pages",
-                   f"node {figure['node']}" if figure.get("node", -1) >= 0 else "", size(figure.get("footprint_bytes", 0)),
+        details = [figure["test"], figure.get("engine"),
+                   size(figure["page_bytes"]) + " pages" if figure.get("page_bytes") else "",
+                   f"node {figure['node']}" if figure.get("node", -1) >= 0 else "",
+                   size(figure["footprint_bytes"]) if figure.get("footprint_bytes") else "",
                    f"{figure['piece_bytes']} B" if figure.get("piece_bytes") else "", figure.get("order")]
         if figure["value"] > 0:
             yield ", ".join(filter(None, details)), figure["unit"], figure["value"], turns(figure)

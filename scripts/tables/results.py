@@ -72,7 +72,8 @@ def link_table(link):
         piece = f"{f['piece_bytes']} B" if f["piece_bytes"] else ""
         node = f["node"] if f["node"] >= 0 else ""
         lines.append(
-            (f["test"], f["engine"], size(f["page_bytes"]), node, size(f["footprint_bytes"]), piece, f["order"],
+            (f["test"], f["engine"], size(f["page_bytes"]) if f["page_bytes"] else "", node,
+             size(f["footprint_bytes"]) if f["footprint_bytes"] else "", piece, f["order"],
              f"{f['value']:.4g} {f['unit']}")
         )
     print_table(("test", "by", "pages", "node", "footprint", "piece", "order", "value"), lines)

@@ -2,7 +2,7 @@
 #include "gpu/cuda/link/kernels.cuh"
 #include "gpu/cuda/link/run.h"
 
-// What a kernel costs that does nothing.
+// Measures what a kernel costs that does nothing.
 namespace hayloft::gpu::cuda {
 namespace {
 

@@ -14,7 +14,8 @@
 
 // Over which memory the link is measured. The protocol is nvbandwidth's: memory on a known NUMA node, the stream held
 // by a gate until everything is queued, a warm-up, events around the work, the payload checked, the median reported.
-// Only columns that the copy engine brings in are measured as a step queues them (link_columns.cu).
+// Only columns that the copy engine brings in (columns.cu) and some launches (launches.cu) are measured as the host
+// queues them.
 namespace hayloft::gpu {
 namespace cuda {
 namespace {
@@ -47,11 +48,13 @@ class LinkBench {
     describe();
     const std::vector<std::uint64_t> footprints = usable_footprints();
     // Every kind of page and node at the smallest footprint; the larger ones on what keys and values lie on.
-    for (const offload::PageKind& kind : page_kinds()) {
-      for (const int node : nodes()) measure(kind, node, footprints.front());
-    }
-    for (std::size_t i = 1; i < footprints.size(); ++i) {
-      measure(offload::arena_pages(topology_.huge_pages(), footprints[i]), report_.node, footprints[i]);
+    if (wants_memory()) {
+      for (const offload::PageKind& kind : page_kinds()) {
+        for (const int node : nodes()) measure(kind, node, footprints.front());
+      }
+      for (std::size_t i = 1; i < footprints.size(); ++i) {
+        measure(offload::arena_pages(topology_.huge_pages(), footprints[i]), report_.node, footprints[i]);
+      }
     }
     if (wants("device-to-device")) {
       if (progress_) progress_("device to device", report_);
@@ -176,6 +179,10 @@ class LinkBench {
   bool wants(const char* test) const {
     return options_.tests.empty() ||
            std::find(options_.tests.begin(), options_.tests.end(), test) != options_.tests.end();
+  }
+
+  bool wants_memory() const {
+    return std::ranges::any_of(link_tests, [&](const LinkTest& test) { return test.reads_memory && wants(test.name); });
   }
 
   const offload::Topology& topology_;

@@ -37,7 +37,8 @@ std::optional<Launch> find_launch() {
   for (const Variables& launcher : launchers) {
     const std::optional<int> rank = number_of(launcher.rank), ranks = number_of(launcher.ranks);
     if (!rank || !ranks || *rank < 0 || *ranks <= *rank) continue;
-    const int here = std::max(1, number_of(launcher.on_this_machine).value_or(1));
+    // What a job says of its tasks holds for a step of it that has fewer.
+    const int here = std::clamp(number_of(launcher.on_this_machine).value_or(1), 1, *ranks);
     // A launcher that does not say where a rank is mostly deals them out so many to each machine: no two of one share a
     // number then.
     return Launch{*rank, *ranks, here, std::max(0, number_of(launcher.rank_on_this_machine).value_or(*rank % here))};

@@ -50,7 +50,7 @@ class Leader {
   Script script_;
 };
 
-// The leader of several ranks; null where there are no others to lead.
+// Returns the leader of several ranks; null where there are no others to lead.
 std::shared_ptr<Leader> make_leader(cluster::Communicator& ranks, const Leader::Lost& lost);
 
 // One session's number; the others let theirs go with it. Empty: there are no others.

@@ -104,6 +104,14 @@ TEST_F(LinkTest, MeasuresWhatItIsAskedForAlone) {
   }
 }
 
+TEST_F(LinkTest, TakesNoMemoryForLaunchesAlone) {
+  gpu::LinkOptions options;
+  options.tests = {"launches"};
+  const gpu::LinkReport report = gpu::measure_link(offload::Topology(), threads(), options);
+  ASSERT_EQ(report.figures.size(), 3u);
+  for (const gpu::LinkFigure& figure : report.figures) EXPECT_TRUE(figure.test.starts_with("launch_")) << figure.test;
+}
+
 TEST_F(LinkTest, AFootprintAboveHalfOfTheFreeMemoryIsSkippedAndSaidSo) {
   gpu::LinkOptions options;
   options.footprints = {std::uint64_t{4} << 20, std::uint64_t{1} << 50};

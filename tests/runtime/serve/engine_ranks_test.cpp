@@ -1,12 +1,14 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <optional>
 
 #include "gpu/make_backend.h"
 #include "runtime/attention/attention_rates.h"
 #include "runtime/attention/column_recall.h"
 #include "runtime/cluster/local_ranks.h"
 #include "runtime/cluster/rank_attender.h"
+#include "runtime/context/saved_shards.h"
 #include "runtime/decode/load_tokenizer.h"
 #include "runtime/serve/engine.h"
 #include "runtime/serve/ranks/follow.h"
@@ -161,16 +163,16 @@ SharedMethod eager_auto(int head_dim) {
   return make_method(options, head_dim);
 }
 
-// Saves a context, read by one machine, whose columns find too little by all that was measured.
-void save_blind_book(Machine& machine) {
+// Saves a context, read by one machine, with the columns' recall if it is given.
+void save_book(Machine& machine, const std::optional<ColumnRecall>& recall = {}) {
   const std::filesystem::path path = machine.contexts.path("book");
   std::string text;
   for (int i = 0; i < 60; ++i) text += "The hay lies in the loft. ";
   IngestOptions reading;
   reading.session = machine.options.session;
   ingest(machine.source(), machine.arena, text, path, reading);
-  const ColumnRecall recall{100, 4, 8, {{{offload::ColumnFormat::f16, 16}, {0.0F}}}, {}};
-  const std::vector<offload::SnapshotAttachment> beside{{std::string(column_recall_name), save_column_recall(recall)}};
+  if (!recall) return;
+  const std::vector<offload::SnapshotAttachment> beside{{std::string(column_recall_name), save_column_recall(*recall)}};
   offload::SnapshotWriter writer = offload::SnapshotWriter::open_to_append(path);
   const offload::Snapshot saved = writer.snapshot();
   const Session session(machine.model, machine.arena, as_read(saved, reading.session), saved);
@@ -178,10 +180,24 @@ void save_blind_book(Machine& machine) {
   writer.finish(path);
 }
 
+// By all that was measured they find too little.
+const ColumnRecall blind{100, 4, 8, {{{offload::ColumnFormat::f16, 16}, {0.0F}}}, {}};
+
+TEST(EngineOverRanks, FilesWhoseColumnsFindOtherThingsAreRefusedOnAllRanks) {
+  const test::TemporaryFolder folder, other;
+  Machine first(nullptr, folder.path()), second(nullptr, other.path());
+  save_book(first, blind);
+  save_book(second);
+  cluster::run_local_ranks(2, [&](cluster::Communicator& own) {
+    const Contexts contexts(own.rank() == 0 ? folder.path() : other.path());
+    EXPECT_THROW(open_over_ranks(own, contexts.path("book")), Error);
+  });
+}
+
 TEST(EngineOverRanks, AllRanksKnowWhatTheColumnsOfASavedContextFind) {
   const test::TemporaryFolder folder;
   Machine alone(nullptr, folder.path());
-  save_blind_book(alone);
+  save_book(alone, blind);
   GenerationRequest question = request(20, 37, 8);
   question.context = "book";
   alone.options.method = eager_auto(alone.model.config().head_dim);

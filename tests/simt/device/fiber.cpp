@@ -40,7 +40,7 @@ Fiber::Hall* Fiber::hall_with_room() {
 
 namespace {
 
-// Who enters, to the sanitizer.
+// Holds what the sanitizer is told of the stack that enters.
 struct Outside {
   bool enters = false;
   const void* stack = nullptr;

@@ -16,12 +16,12 @@ struct SharedVariable {
   std::size_t bytes;
   std::string name;  // demangled
   bool guarded;      // between red zones of the address sanitizer
-  // Mangled, what declares it; empty where that is not in the table, as it is inlined wherever it is called.
+  // Names what declares it, mangled; empty where that is not in the table, as it is inlined wherever it is called.
   std::string function;
 };
 const std::vector<SharedVariable>& shared_variables();
 
-// Those that this kernel declares, and those of functions that are not in the table.
+// Returns those that this kernel declares, and those of functions that are not in the table.
 const std::vector<SharedVariable>& shared_variables(const void* kernel);
 
 }  // namespace hayloft::simt

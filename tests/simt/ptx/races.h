@@ -31,7 +31,7 @@ class RaceDetector {
   void begin_block(std::size_t shared_bytes);
   void pass_barrier();  // of the block, all threads
 
-  // Accesses that are aligned to their size, a power of two of at most 16 bytes.
+  // Enters an access, which is aligned to its size, a power of two of at most 16 bytes.
   void read(Space space, const Place& place, std::uint64_t address, unsigned bytes);
   void write(Space space, const Place& place, std::uint64_t address, unsigned bytes, bool atomic);
 
@@ -63,7 +63,7 @@ class RaceDetector {
                            const Access& before) const;
 
   Memory& memory_;
-  // Moments at which these began.
+  // These are the moments at which each began.
   std::uint32_t launch_;
   std::uint32_t block_;
   std::uint32_t now_;
