@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from os import PathLike
@@ -202,8 +203,8 @@ class Session:
         max_tokens: 1 or more.
         stop_at_end: stops behind a token that ends a text or a turn, which is yielded as well.
         """
+        sampler = _sampler(sampling)  # refused before anything is read
         ids, ends = self._begin(prompt, max_tokens, stop_at_end)
-        sampler = _sampler(sampling)
         token = ids[-1]
         length = len(self)
         for _ in range(max_tokens):
@@ -228,8 +229,10 @@ class Session:
         """
         if draft is None:
             return "".join(self.stream_text(prompt, max_tokens, sampling=sampling, stop_at_end=stop_at_end))
+        sampler = _sampler(sampling)
+        self._session.draft(0, sampler, 0, [], draft, draft_max)  # draws nothing: what it refuses it does before anything is read
         ids, ends = self._begin(prompt, max_tokens, stop_at_end)
-        drawn, self.drafts = self._session.draft(ids[-1], _sampler(sampling), max_tokens, sorted(ends), draft, draft_max)
+        drawn, self.drafts = self._session.draft(ids[-1], sampler, max_tokens, sorted(ends), draft, draft_max)
         text = _core.TextStream(self.model._open, ids[-1])
         return "".join([*map(text.push, drawn), text.finish()])
 
@@ -261,7 +264,7 @@ class Session:
 
     def _begin(self, prompt, max_tokens, stop_at_end):
         """Reads all of the prompt but its last token; returns its ids and the tokens that end an answer."""
-        if max_tokens < 1:
+        if operator.index(max_tokens) < 1:
             raise _core.Error(f"max_tokens {max_tokens}: must be 1 or more; append() reads a prompt and draws nothing")
         ids = self._ids(prompt)
         if not ids:

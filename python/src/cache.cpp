@@ -244,10 +244,14 @@ void bind_cache(py::module_& module) {
       .def(py::init([](std::shared_ptr<Machine> machine, int query_heads, int kv_heads, int head_dim,
                        const Windows& windows, const std::string& attn, int block_tokens, const std::string& columns,
                        const std::string& rows, std::int64_t window) {
-        return std::make_unique<OpenCache>(std::move(machine), shape_of(query_heads, kv_heads, head_dim, windows),
-                                           cache_options(block_tokens, columns, rows, window), attn);
-      }))
-      .def_static("open", &OpenCache::open, unlocked)
+             return std::make_unique<OpenCache>(std::move(machine), shape_of(query_heads, kv_heads, head_dim, windows),
+                                                cache_options(block_tokens, columns, rows, window), attn);
+           }),
+           py::arg("machine").none(false), py::arg("query_heads"), py::arg("kv_heads"), py::arg("head_dim"),
+           py::arg("windows"), py::arg("attn"), py::arg("block_tokens"), py::arg("columns"), py::arg("rows"),
+           py::arg("window"))
+      .def_static("open", &OpenCache::open, unlocked, py::arg("machine").none(false), py::arg("path"),
+                  py::arg("query_heads"), py::arg("windows"), py::arg("attn"))
       .def("set_method", &OpenCache::set_method, unlocked)
       .def("attend", &OpenCache::attend)
       .def("length", &OpenCache::length)

@@ -74,6 +74,12 @@ class View {
   runtime::Counters read_;
 };
 
+// Closes a view when its call ends, also by an exception: whoever kept it must not reach a step that is over.
+struct CloseAtEnd {
+  ~CloseAtEnd() { view.close(); }
+  View& view;
+};
+
 class PythonMethod : public runtime::Method {
  public:
   // `select` is kept for as long as the process lives.
@@ -90,9 +96,9 @@ class PythonMethod : public runtime::Method {
       const std::vector<float> query = runtime::query_on_host(step);
       const py::gil_scoped_acquire locked;
       const auto view = std::make_shared<View>(step, plan);
+      const CloseAtEnd close{*view};
       const py::object result = (*select_)(make_array(query, {step.at.query_heads, step.at.head_dim()}), view);
       read = view->read();
-      view->close();
       selection.positions = positions(result, chosen);
     } else {
       chosen.k = 0;

@@ -90,9 +90,11 @@ void bind_model(py::module_& module) {
   py::class_<OpenModel, std::shared_ptr<OpenModel>>(module, "OpenModel")
       .def(py::init([](std::shared_ptr<Machine> machine, const std::string& path, const std::string& weights,
                        const std::string& experts, std::int64_t positions, bool head) {
-        const py::gil_scoped_release released;
-        return std::make_shared<OpenModel>(std::move(machine), path, weights, experts, positions, head);
-      }))
+             const py::gil_scoped_release released;
+             return std::make_shared<OpenModel>(std::move(machine), path, weights, experts, positions, head);
+           }),
+           py::arg("machine").none(false), py::arg("path"), py::arg("weights"), py::arg("experts"),
+           py::arg("positions"), py::arg("head"))
       .def_property_readonly("path", [](const OpenModel& model) { return system_text(model.path.string()); })
       .def_property_readonly("config", [](const OpenModel& model) { return config_dict(model.model.config()); })
       .def_property_readonly("notes",

@@ -151,6 +151,7 @@ class OpenSession {
       session_.prepare(*method);
       session_.set_draft_method(method);
     }
+    if (options.head) session_.draft_costs(runtime::DraftSource::head);  // the refusal of a session without it
     runtime::Drafting drafting(options);
     drafting.read(tokens_);
     drafting.read({&token, 1});
@@ -319,7 +320,7 @@ void bind_session(py::module_& module) {
            py::arg("temperature"), py::arg("top_k"), py::arg("top_p"), py::arg("min_p"), py::arg("seed"));
 
   py::class_<OpenTextStream>(module, "TextStream")
-      .def(py::init<std::shared_ptr<OpenModel>, std::int32_t>())
+      .def(py::init<std::shared_ptr<OpenModel>, std::int32_t>(), py::arg("model").none(false), py::arg("last"))
       .def("push", &OpenTextStream::push)
       .def("finish", &OpenTextStream::finish);
 
@@ -338,8 +339,9 @@ void bind_session(py::module_& module) {
       .def("table", &OpenAudit::table, unlocked);
 
   py::class_<OpenSession>(module, "OpenSession")
-      .def(py::init<std::shared_ptr<OpenModel>, const Options&>())
-      .def_static("open", &OpenSession::open, unlocked)
+      .def(py::init<std::shared_ptr<OpenModel>, const Options&>(), py::arg("model").none(false), py::arg("options"))
+      .def_static("open", &OpenSession::open, unlocked, py::arg("model").none(false), py::arg("path"),
+                  py::arg("options"))
       .def("fork", &OpenSession::fork, unlocked)
       .def("set_method", &OpenSession::set_method, unlocked)
       .def("append", &OpenSession::append, unlocked)

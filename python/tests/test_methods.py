@@ -56,6 +56,13 @@ def test_what_it_returns_is_checked(machine):
     hayloft.attend(q, k, v, "keeps:k=40", machine=machine)
     with pytest.raises(hayloft.Error, match="no longer"):
         kept[0].keys(0)
+    answers["holds"] = lambda q, view: kept.append(view) or 1 / 0
+    hayloft.method("holds")(answers["holds"])
+    with pytest.raises(ZeroDivisionError):
+        hayloft.attend(q, k, v, "holds:k=40", machine=machine)
+    for read in (lambda view: view.keys(0), lambda view: view.limit):  # of a call that was ended by an exception
+        with pytest.raises(hayloft.Error, match="no longer"):
+            read(kept[-1])
     with pytest.raises(hayloft.Error, match="already"):
         hayloft.method("topk")(strongest)
     with pytest.raises(hayloft.Error, match="cannot name"):
@@ -99,7 +106,8 @@ def test_plans(machine):
 def test_an_evaluation_of_nothing_is_refused(machine):
     model = hayloft.Model(NEEDLE_MODEL, machine=machine)
     for asked, part in [({"ctx_size": []}, "ctx_size"), ({"needles": 0}, "at least one needle"),
-                        ({"needles": 10**6}, "too short for 1000000 needles"), ({"fidelity_steps": -1}, "fidelity_steps -1")]:
+                        ({"needles": 10**6}, "too short for 1000000 needles"),
+                        ({"digits": 0}, "digits 0: must be between 1 and 18"), ({"digits": 19}, "digits 19: must be"), ({"fidelity_steps": -1}, "fidelity_steps -1")]:
         with pytest.raises(hayloft.Error, match=part):
             hayloft.eval(model, "depths", **{"ctx_size": 1024, "attn": "dense", **asked})
 

@@ -11,6 +11,7 @@ class Depths : public EvalTask {
       : tokenizer_(tokenizer), ctx_size_(ctx_size), answer_tokens_(options.answer_tokens) {
     std::mt19937_64 random(options.seed + static_cast<std::uint64_t>(ctx_size));
     if (options.needles < 1) fail("--depths {}: at least one needle is needed", options.needles);
+    if (options.digits < 1 || options.digits > 18) fail("--digits {}: must be between 1 and 18", options.digits);
     if (!options.only) require_room(options.needles, ctx_size);
     needles_ = make_needles(options.needles, options.digits, random);
     Filler filler(options.haystack.empty() ? make_grammar(random()) : make_text(options.haystack));
