@@ -83,9 +83,19 @@ void fill_rows(const TensorView& tensor, const std::string& name, std::int64_t h
 
 void check_k(const MethodOptions& options, std::int64_t S) {
   const bool uses_k = options.name != "dense" && (options.name != "window" || !options.window);
+  if (options.name != "dense" && options.k.by_layer().size() > 1) {
+    fail("--attn-k {}: has a k for each of several layers, and these tensors are of one; give one k", options.k.text());
+  }
   if (uses_k && options.k.at(0).count > S) {
     fail("--attn-k {}: only {} positions to choose from; lower it, or give a share such as 1%", options.k.text(), S);
   }
+}
+
+// A draw stands for the rest beside what is attended exactly, and there is no tail here.
+void check_drawn(const MethodOptions& options, const SelectionPlan& plan) {
+  if (plan.drawn == 0 || plan.k > 0 || plan.limit < plan.tokens) return;
+  fail("--attn-rest draw: half of --attn-k {} leaves no position to attend to; raise it to 2, or give --attn-window 1",
+       options.k.text());
 }
 
 // Everything that list `list` attended to, ascending.
@@ -183,8 +193,6 @@ AttendOutput attend(const AttendTensors& input, const MethodOptions& options, gp
   const SharedMethod method = make_method(options, output.head_dim);
   method->require_columns(how.columns);
   check_k(options, output.tokens);
-  output.window = method->window(output.tokens);
-
   const std::int64_t query_elements = static_cast<std::int64_t>(output.query_heads) * output.head_dim;
   const std::vector<float> q = finite_queries(input);
 
@@ -203,6 +211,9 @@ AttendOutput attend(const AttendTensors& input, const MethodOptions& options, gp
   MethodScratch scratch;
   const LayerStep at{backend, stream, 0, cache, store, output.query_heads, 1, scratch};
   const auto [by, plan] = method->plan(cache, output.query_heads);
+  check_drawn(by->options(), plan);
+  output.by = by->options();
+  output.window = by->window(output.tokens);
   const SharedAttender attender = local_attender();
   const std::uint64_t query_bytes = static_cast<std::uint64_t>(query_elements) * sizeof(float);
   const gpu::Buffer query = backend.allocate(query_bytes, stream);
@@ -216,7 +227,7 @@ AttendOutput attend(const AttendTensors& input, const MethodOptions& options, gp
     const Step step{at, query.as<float>(), mixed.as<float>(), *attender, state.get(), &trace};
     output.counters[static_cast<std::size_t>(n)] = by->attend(step, plan);
     backend.to_host(output.y.data() + n * query_elements, mixed.as<float>(), query_bytes, stream);
-    add_positions(output, trace, *method);
+    add_positions(output, trace, *by);
     output.alpha.insert(output.alpha.end(), trace.alpha.begin(), trace.alpha.end());
     if (progress) progress(n + 1, output.queries);
   }

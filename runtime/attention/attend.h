@@ -24,6 +24,7 @@ struct AttendTensors {
 
 struct AttendOutput {
   MethodOptions attn;
+  MethodOptions by;          // of the method that attended: another one for `auto`
   std::int64_t queries = 0;  // N
   std::int64_t tokens = 0;   // S
   int query_heads = 0;       // Hq

@@ -47,7 +47,8 @@ std::string attend_json(const AttendOutput& output) {
   nlohmann::ordered_json json;
   json["schema"] = "hayloft.attend/1";
   json["attn"] = output.attn.name;
-  json["r"] = has_rank(output.attn) ? nlohmann::ordered_json(output.attn.rank) : nullptr;
+  if (output.by.name != output.attn.name) json["by"] = output.by.name;
+  json["r"] = has_rank(output.by) ? nlohmann::ordered_json(output.by.rank) : nullptr;
   json["k"] = selects ? nlohmann::ordered_json(output.width) : nullptr;
   json["window"] = selects ? nlohmann::ordered_json(output.window) : nullptr;
   json["queries"] = output.queries;

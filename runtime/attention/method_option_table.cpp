@@ -330,6 +330,17 @@ bool uses(std::string_view method, const MethodOption& option) {
   return std::find(methods.begin(), methods.end(), method) != methods.end();
 }
 
+std::string idle_reason(const MethodOptions& options, const MethodOption& option) {
+  if (option.key == "seed" && options.name != "lowrank" && rest_of(options).kind != Rest::Kind::draw) {
+    return "it is the seed of rest=draw";
+  }
+  if (option.key == "group" && ranking_options(options).per_query_head()) {
+    return fmt::format("{} ranks for each query head alone; select=kv-head ranks for a group", options.name);
+  }
+  if (option.key == "recent" && options.window) return "window says how many positions are the newest";
+  return "";
+}
+
 void read_method_option(const MethodOption& option, MethodOptions& options, std::string_view text,
                         std::string_view named) {
   try {

@@ -41,6 +41,9 @@ const MethodOption* find_method_option(std::string_view key);  // null: there is
 std::string flag(const MethodOption& option);                  // "--attn-r"
 bool uses(std::string_view method, const MethodOption& option);
 
+// Returns why an option that the method uses changes nothing beside its others; empty where it does.
+std::string idle_reason(const MethodOptions& options, const MethodOption& option);
+
 // MethodOption::read, with the option's name in front of every message.
 void read_method_option(const MethodOption& option, MethodOptions& options, std::string_view text,
                         std::string_view named);

@@ -41,7 +41,7 @@ MethodOptions parse_method(std::string_view text, const MethodOptions& defaults)
   if (!is_method(options.name)) {
     fail("--attn {}: unknown attention method; one of {}", options.name, fmt::join(method_names(), ", "));
   }
-  std::vector<std::string_view> named;
+  std::vector<const MethodOption*> named;
   for (std::size_t i = 1; i < parts.size(); ++i) {
     const std::size_t equals = parts[i].find('=');
     const bool bare = equals == std::string_view::npos;
@@ -50,9 +50,13 @@ MethodOptions parse_method(std::string_view text, const MethodOptions& defaults)
     const std::string_view key = factory ? "factory" : parts[i].substr(0, equals);
     const std::string_view value = factory ? parts[i] : bare ? std::string_view() : parts[i].substr(equals + 1);
     const MethodOption& option = option_of(options.name, key, text);
-    if (std::ranges::count(named, option.key)) fail("--attn {}: '{}' stands twice", text, option.key);
-    named.push_back(option.key);
+    if (std::ranges::count(named, &option)) fail("--attn {}: '{}' stands twice", text, option.key);
+    named.push_back(&option);
     read_method_option(option, options, value, fmt::format("--attn {}: {}", options.name, key));
+  }
+  for (const MethodOption* option : named) {
+    const std::string idle = idle_reason(options, *option);
+    if (!idle.empty()) fail("--attn {}: '{}' has no effect: {}", text, option->key, idle);
   }
   return options;
 }

@@ -54,7 +54,8 @@ struct MethodOptions : index::RankingOptions {
 };
 
 // "dense", "sparq:r=8:k=256", "topk:k=1%", "ann:IVF1024,PQ16:nprobe=32": a method with options that override
-// `defaults`. Throws Error on an unknown name, an unknown key, and a key that the method does not use.
+// `defaults`. Throws Error on an unknown name, an unknown key, and a key that the method does not use or that changes
+// nothing beside the others.
 MethodOptions parse_method(std::string_view text, const MethodOptions& defaults);
 
 // The items of a list with commas between them. A comma begins a new item only where a method's name follows, so that a

@@ -55,6 +55,29 @@ TEST(UnusedOptions, OfACudaDeviceBesideTheCpu) {
   EXPECT_EQ(notes_of(run(plan, {})), Words{});
 }
 
+TEST(UnusedOptions, OfAMethodBesideItsOthers) {
+  const Words needle = {"needle", "-c", "512", "--depths", "1", "-t", "1"};
+  EXPECT_EQ(notes_of(run(needle, {"--attn", "topk", "--attn-group", "logits", "--attn-seed", "3"})),
+            (Words{"note: --attn-group has no effect: topk ranks for each query head alone; select=kv-head ranks for a "
+                   "group",
+                   "note: --attn-seed has no effect: it is the seed of rest=draw"}));
+  EXPECT_EQ(notes_of(run(needle, {"--attn", "topk,sparq:rest=draw", "--attn-group", "logits", "--attn-seed", "3"})),
+            Words{});
+}
+
+TEST(UnusedOptions, OfASearchBesideAnIndexThatIsSaved) {
+  const test::TemporaryFolder folder;
+  const std::string text = folder.write("text.txt", "the grass is green, the sky is blue, the sun is yellow");
+  const std::string context = folder / "text.hay";
+  EXPECT_EQ(notes_of(run({"ingest", "-m", model, "-f", text, "--save", context, "-t", "1"}, {})), Words{});
+  const Words index = {"index", context, "-t", "1", "--index"};
+  EXPECT_EQ(notes_of(run(index, {"ann:Flat:aware=off"})), Words{});
+  EXPECT_EQ(
+      notes_of(run(index, {"ann:IVF4,Flat:nprobe=2:k=5"})),
+      Words{"note: --index ann:IVF4,Flat:nprobe=2:k=5: what it says of searches has no effect: an index is made by "
+            "factory and aware"});
+}
+
 TEST(UnusedOptions, OfExpertsThatTheModelHasNot) {
   const Words plan = {"plan", "-m", model, "-c", "512", "--gpu-memory", "1GiB"};
   EXPECT_EQ(notes_of(run(plan, {"--experts", "link"})),

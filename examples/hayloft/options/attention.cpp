@@ -25,10 +25,14 @@ std::string method_help(const runtime::MethodOption& option) {
 
 void note_unless_used(const runtime::MethodOption& option, const std::vector<runtime::MethodOptions>& methods) {
   std::string names;
+  std::string idle;
   for (const runtime::MethodOptions& method : methods) {
-    if (runtime::uses(method.name, option)) return;
+    const bool used = runtime::uses(method.name, option);
+    if (used) idle = runtime::idle_reason(method, option);
+    if (used && idle.empty()) return;
     names += fmt::format("{}{}", names.empty() ? "" : ", ", method.name);
   }
+  if (!idle.empty()) return note("note: {} has no effect: {}\n", runtime::flag(option), idle);
   note("note: {} has no effect: not used by {}, but by {}\n", runtime::flag(option), names,
        fmt::join(split_list(option.methods, ' '), ", "));
 }
@@ -48,6 +52,17 @@ void add_flag(CLI::App& app, AttentionOptions& options, const runtime::MethodOpt
       method_help(option))
       ->default_str(std::string(option.standard));
   (is_needed_often(option) ? common : advanced)(app, Section::attention, {flag.c_str()});
+}
+
+// Of ann is saved what its factory and aware say; k, nprobe and the like are those of each search.
+void note_unless_saved(const runtime::MethodOptions& options, const std::string& item) {
+  if (options.name != "ann") return;
+  runtime::MethodOptions saved;
+  saved.name = options.name;
+  saved.factory = options.factory;
+  saved.query_aware = options.query_aware;
+  if (options == saved) return;
+  note("note: --index {}: what it says of searches has no effect: an index is made by factory and aware\n", item);
 }
 
 const runtime::MethodOptions& only(const std::vector<runtime::MethodOptions>& methods, const char* subcommand) {
@@ -123,6 +138,7 @@ std::vector<std::shared_ptr<const runtime::Method>> make_indices(const std::vect
         fail("--index {}: keeps nothing that would be worth saving; ann and h2o do", item);
       }
       methods.push_back(runtime::make_method(options, head_dim));
+      note_unless_saved(options, item);
     }
   }
   return methods;

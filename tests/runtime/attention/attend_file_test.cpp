@@ -83,6 +83,29 @@ TEST_F(AttendTest, OptionsThatTheTensorsCannotMeetAreRefusedByName) {
   EXPECT_TRUE(refuses([&] { attend("lowrank:r=33"); }, {"--attn-r 33", "32"}));
   EXPECT_TRUE(refuses([&] { attend("h2o:k=40"); }, {"h2o", "0 of its 300 tokens"}));
   EXPECT_NO_THROW(attend("topk:k=300"));
+  EXPECT_TRUE(refuses([&] { attend("sparq:k=40,20"); }, {"--attn-k 40,20", "of one", "one k"}));
+}
+
+// Half of k is drawn: of k = 1 nothing is left whose softmax a draw could stand beside.
+TEST_F(AttendTest, ADrawStandsBesideRowsThatAreAttended) {
+  make({});
+  for (const std::string method : {"topk", "oracle", "sparq"}) {
+    EXPECT_TRUE(
+        refuses([&] { attend(method + ":k=1:rest=draw"); }, {"--attn-rest draw", "--attn-k 1", "raise it to 2"}));
+    EXPECT_NO_THROW(attend(method + ":k=2:rest=draw"));
+    EXPECT_NO_THROW(attend(method + ":k=2:window=1:rest=draw"));
+  }
+}
+
+TEST_F(AttendTest, AutoSaysByWhatItAttended) {
+  make({});
+  const AttendOutput output = attend("auto:k=40");
+  EXPECT_EQ(output.lists, 0) << "300 tokens are attended to densely";
+  const auto json = nlohmann::json::parse(attend_json(output));
+  EXPECT_EQ(json["attn"], "auto");
+  EXPECT_EQ(json["by"], "dense");
+  for (const char* const key : {"r", "k", "window"}) EXPECT_TRUE(json[key].is_null()) << key;
+  EXPECT_FALSE(nlohmann::json::parse(attend_json(attend("sparq:r=8:k=40"))).contains("by"));
 }
 
 TEST_F(AttendTest, TensorsThatMakeNoSenseAreRefusedByName) {

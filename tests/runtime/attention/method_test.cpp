@@ -87,6 +87,25 @@ TEST(Method, AnOptionThatAMethodDoesNotUseIsAnErrorThatListsThoseItUses) {
   EXPECT_TRUE(test::refuses([] { parse_method("ann:Flat:factory=Flat", {}); }, {"'factory' stands twice"}));
 }
 
+TEST(Method, AnOptionThatChangesNothingBesideOthersIsAnErrorThatSaysWhy) {
+  const auto idle = [](const char* text) { return [=] { parse_method(text, {}); }; };
+  for (const char* text : {"sparq:seed=3", "topk:seed=1", "oracle:seed=9:rest=mean", "planes:rest=calibrated:seed=2"}) {
+    EXPECT_TRUE(test::refuses(idle(text), {text, "'seed' has no effect", "rest=draw"}));
+  }
+  for (const char* text :
+       {"topk:group=logits", "topk:group=softmax:engine=faiss", "oracle:group=logits:select=query-head"}) {
+    EXPECT_TRUE(test::refuses(idle(text), {text, "'group' has no effect", "select=kv-head"}));
+  }
+  EXPECT_TRUE(test::refuses(idle("h2o:recent=0.3:window=4"), {"'recent' has no effect", "window"}));
+  for (const char* text : {"sparq:seed=3:rest=draw", "lowrank:seed=3", "topk:group=logits:select=kv-head",
+                           "oracle:group=logits", "h2o:recent=0.3"}) {
+    EXPECT_NO_THROW(parse_method(text, {})) << text;
+  }
+  MethodOptions drawn;
+  drawn.rest = Rest::Kind::draw;
+  EXPECT_NO_THROW(parse_method("sparq:seed=3", drawn));
+}
+
 TEST(Method, TheMeanValueIsNotBothLeftOutAndAskedFor) {
   for (const char* method : {"sparq:mean=off:rest=mean", "planes:rest=calibrated:mean=off"}) {
     EXPECT_TRUE(test::refuses([&] { make_method(parse_method(method, {}), 64); }, {"--attn-rest", "--mean-value off"}));

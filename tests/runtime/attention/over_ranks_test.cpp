@@ -75,10 +75,11 @@ TEST_F(OverRanksTest, StepsByExactScoresAndByWhatIsMadeOfKeysSelectAsOneMachine)
       for (const std::string select : {"", ":select=query-head"}) {
         expect_as_alone("pages:k=128" + select);
         expect_as_alone("pages:k=300:page=16:window=130" + select);
-        expect_as_alone("pages:k=10:page=64:group=logits" + select);
+        expect_as_alone("pages:k=10:page=64" + (select.empty() ? ":group=logits" : select));
         const bool mean = rows == RowFormat::f16;
         for (const std::string method : {"oracle:k=50", "oracle:k=600:window=300", "lowrank:r=6:k=50",
                                          "lowrank:r=6:k=50:group=logits", "lowrank:r=6:k=600:window=300"}) {
+          if (!select.empty() && method.find("group=") != std::string::npos) continue;  // of no effect there
           expect_as_alone(method + select + ":mean=off");
           if (mean) expect_as_alone(method + select, true);
         }
