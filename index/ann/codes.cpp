@@ -44,6 +44,28 @@ void check_limits(const std::string& factory) {
       fail("--attn ann:{}: a number in it is too large; at most {} is read", factory, largest_number);
     }
   }
+  // Faiss divides by the number of codes.
+  for (std::size_t at = factory.find("PQ"); at != std::string::npos; at = factory.find("PQ", at + 1)) {
+    const std::size_t digits = std::min(factory.find_first_not_of("0123456789", at + 2), factory.size());
+    if (digits > at + 2 && factory.find_first_not_of('0', at + 2) >= digits) {
+      refuse(factory, "a key has one code behind PQ at least");
+    }
+  }
+}
+
+// Refuses what Faiss would refuse when it is trained, which is after the prompt has been read.
+void check_transform(const std::string& factory, const faiss::VectorTransform& transform) {
+  const auto* pca = dynamic_cast<const faiss::PCAMatrix*>(&transform);
+  if (pca != nullptr && (pca->d_out < 1 || pca->d_out > pca->d_in)) {
+    fail("--attn ann:{}: PCA takes keys of {} components to 1 to {}, not to {}", factory, pca->d_in, pca->d_in,
+         pca->d_out);
+  }
+  if (pca != nullptr && pca->eigen_power != 0) refuse(factory, "whitening changes the order of inner products");
+  const auto* opq = dynamic_cast<const faiss::OPQMatrix*>(&transform);
+  if (opq != nullptr && (opq->M < 1 || opq->d_out % opq->M != 0)) {
+    fail("--attn ann:{}: {} components are no multiple of the {} behind OPQ; take a divisor", factory, opq->d_out,
+         opq->M);
+  }
 }
 
 std::unique_ptr<faiss::Index> make_faiss_index(const std::string& factory, int d) {
@@ -98,6 +120,7 @@ AnnParts parse_ann_factory(const std::string& factory, int head_dim) {
     if (dynamic_cast<faiss::LinearTransform*>(transform.get()) == nullptr) {
       refuse(factory, "only linear transforms keep the order of inner products");
     }
+    check_transform(factory, *transform);
     if (!transform->is_trained) parts.training_keys = std::max(256, head_dim);
   }
   if (auto* ivf = dynamic_cast<faiss::IndexIVF*>(index.get())) {

@@ -113,6 +113,10 @@ void search_exact(const offload::LayerView& view, const float* q, const ExactSea
 
 void search_exact_tokens(const offload::LayerView& view, const float* q, int query_heads,
                          std::span<const ListSize> tokens, const offload::Threads& threads, std::int32_t* positions) {
+  if (query_heads < 1) fail("search: {} query heads: there must be one at least", query_heads);
+  for (const ListSize& size : tokens) {
+    if (size.k < 0 || size.limit < size.k) fail("search: k {} of {} positions is out of range", size.k, size.limit);
+  }
   if (view.tokens == 0) return;
   const std::int64_t width = static_cast<std::int64_t>(query_heads) * view.layout->head_dim;
   const auto at_once = static_cast<std::size_t>(tokens_per_pass(view, query_heads));

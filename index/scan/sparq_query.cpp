@@ -69,9 +69,16 @@ void plane_components(const float* q, int queries, int head_dim, const float* sp
 
 SparqQuery sparq_query(const float* q, int query_heads, int kv_heads, int head_dim, const offload::LayerView& store,
                        const RankingOptions& options) {
-  const int d = head_dim, group = query_heads / kv_heads;
+  const int d = head_dim;
+  if (kv_heads < 1 || query_heads < kv_heads || query_heads % kv_heads != 0) {
+    fail("SparQ's step 1: {} query heads cannot share {} KV heads; use a multiple", query_heads, kv_heads);
+  }
+  if (options.components(d) < 1 || options.components(d) > d) {
+    fail("SparQ's step 1: rank {} is out of range; use 1 to {}, the head dimension", options.components(d), d);
+  }
   if (options.needs_planes()) require_planes(store.layout->columns);
   SparqQuery query;
+  const int group = query_heads / kv_heads;
   const int r = query.rank = options.components(d);
   query.components.resize(static_cast<std::size_t>(kv_heads * r));
   if (options.bits > 0) query.planes.resize(query.components.size());

@@ -26,7 +26,7 @@ struct SparqQuery {
   void spread_out(int kv_heads, int query_heads, int head_dim, int stride, float* out) const;
 };
 // q f32 [Hq][d] in host memory; of `store` the shape, and the spread where the options need it. Throws Error where its
-// columns are not what they need.
+// columns are not what they need, and where the rank is not 1 to d or the query heads are no multiple of the KV heads.
 SparqQuery sparq_query(const float* q, int query_heads, int kv_heads, int head_dim, const offload::LayerView& store,
                        const RankingOptions& options);
 

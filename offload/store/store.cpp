@@ -50,8 +50,8 @@ Store::Store(Arena& arena, const StoreShape& shape, const std::shared_ptr<const 
     AdoptedLayer& from = layers[i];
     Layer& to = layers_[i];
     const std::int64_t blocks = (from.tokens + shape.block_tokens - 1) / shape.block_tokens;
-    if (from.blocks.size() != static_cast<std::size_t>(blocks) || from.value_sum.size() != to.exact_sum.size() ||
-        from.spread.size() != to.exact_spread.size()) {
+    if (from.tokens < 0 || from.blocks.size() != static_cast<std::size_t>(blocks) ||
+        from.value_sum.size() != to.exact_sum.size() || from.spread.size() != to.exact_spread.size()) {
       throw std::logic_error(
           fmt::format("Store: layer {} adopts {} blocks, {} value sums and a spread of {} for {} tokens", i,
                       from.blocks.size(), from.value_sum.size(), from.spread.size(), from.tokens));
@@ -74,8 +74,8 @@ Store Store::fork() const {
 }
 
 std::size_t Store::index(int layer) const {
-  if (layer < 0 || layer >= shape_.layers) {
-    throw std::logic_error(fmt::format("Store: layer {} of a store of {}", layer, shape_.layers));
+  if (layer < 0 || static_cast<std::size_t>(layer) >= layers_.size()) {
+    throw std::logic_error(fmt::format("Store: layer {} of a store of {}", layer, layers_.size()));
   }
   return static_cast<std::size_t>(layer);
 }
@@ -102,6 +102,7 @@ BlockWriter Store::start_block() {
 }
 
 std::vector<BlockWriter> Store::start_blocks(std::size_t count) {
+  if (layout_ == nullptr) throw std::logic_error("Store::start_blocks: the store was moved from");
   std::vector<BlockWriter> blocks(count);
   std::vector<Extent> memory = arena_->allocate(layout_->block_bytes, count);
   for (std::size_t i = 0; i < count; ++i) blocks[i].memory_ = std::move(memory[i]);

@@ -69,7 +69,7 @@ struct AdoptedLayer {
 // cheap to fork: a fork shares every block written so far and appends its own. Blocks live as long as any store holds
 // them; the arena may be destroyed earlier, and only start_block needs it. Reading is thread-safe; nobody else may use
 // a layer while it is appended to, nor fork the store. A layer index out of range, an empty block, a wrong number of
-// tokens or a sealed layer is a programmer's mistake: std::logic_error.
+// tokens or a sealed layer is a programmer's mistake: std::logic_error. So is any layer of a store that was moved from.
 class Store {
  public:
   // Throws Error on a shape out of range.

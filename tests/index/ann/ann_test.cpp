@@ -220,6 +220,13 @@ TEST(Ann, FactoryStringsThatDoNotFitAreRefusedInOneLine) {
   EXPECT_TRUE(refuses(make("IVF64_HNSW32,Flat"), {"IVF64_HNSW32,Flat", "centroids"}));
   EXPECT_TRUE(refuses(make("PQ4x12"), {"PQ4x12", "bits"}));
   EXPECT_TRUE(refuses(make("IVF0,Flat"), {"IVF0,Flat", "one list"}));
+  for (const char* const none : {"PQ0", "IVF4,PQ0", "HNSW8,PQ0", "PQ00x8", "OPQ0,PQ4"}) {
+    EXPECT_TRUE(refuses(make(none), {none, "one code"})) << none;
+  }
+  EXPECT_TRUE(refuses(make("PCA0,SQ8"), {"PCA0,SQ8", "1 to 64", "not to 0"}));
+  EXPECT_TRUE(refuses(make("PCA99,SQ8"), {"PCA99,SQ8", "1 to 64", "not to 99"}));
+  EXPECT_TRUE(refuses(make("PCAW32,SQ8"), {"PCAW32,SQ8", "whitening"}));
+  EXPECT_TRUE(refuses(make("OPQ3,PQ4"), {"OPQ3,PQ4", "64", "divisor"}));
   for (const char* const few : {"HNSW0", "HNSW1"}) EXPECT_TRUE(refuses(make(few), {few, "two links"}));
 
   const Fixture fixture(64, 9000);

@@ -182,6 +182,13 @@ TEST(ExactSearch, WithoutQueryHeadsIsRefused) {
           << args.query_heads;
     }
   }
+  const auto of_tokens = [&](int query_heads, ListSize size) {
+    search_exact_tokens(cache.view().store, q.data(), query_heads, {&size, 1}, threads, positions.data());
+  };
+  EXPECT_THROW(of_tokens(0, {1, 1}), Error);
+  EXPECT_THROW(of_tokens(1, {-1, 0}), Error);
+  EXPECT_THROW(of_tokens(1, {5, -1}), Error);
+  EXPECT_THROW(of_tokens(1, {65, 1}), Error);
 }
 
 TEST(ExactSearch, SelectsNothingFromNothing) {

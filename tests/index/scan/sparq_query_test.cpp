@@ -6,6 +6,8 @@
 #include <cmath>
 #include <vector>
 
+#include "tests/support/refusal.h"
+
 namespace hayloft::index {
 namespace {
 
@@ -124,6 +126,19 @@ TEST(SparqQuery, IsItsPartsOfEachHead) {
   RankingOptions plain;
   plain.rank = 2;
   EXPECT_EQ(sparq_query(q.data(), query_heads, heads, d, store, plain).planes.size(), 0u) << "needs no store";
+}
+
+TEST(SparqQuery, OutOfRangeIsRefused) {
+  const std::vector<float> q(4 * 8, 1.0f);
+  const auto asked = [&](int query_heads, int kv_heads, int rank) {
+    return [&q, query_heads, kv_heads, rank] { sparq_query(q.data(), query_heads, kv_heads, 8, {}, {.rank = rank}); };
+  };
+  EXPECT_TRUE(test::refuses(asked(3, 2, 4), {"3 query heads", "2 KV heads"}));
+  EXPECT_TRUE(test::refuses(asked(0, 2, 4), {"0 query heads"}));
+  EXPECT_TRUE(test::refuses(asked(4, 0, 4), {"0 KV heads"}));
+  for (const int rank : {-1, 0, 9}) {
+    EXPECT_TRUE(test::refuses(asked(4, 2, rank), {fmt::format("rank {} is out of range", rank), "1 to 8"}));
+  }
 }
 
 }  // namespace

@@ -245,8 +245,21 @@ TEST_F(StoreTest, MistakesOfTheProgrammerAreCaught) {
   EXPECT_THROW(store.commit(1, store.start_block(), 16), std::logic_error);
   EXPECT_THROW(store.layer(-1), std::logic_error);
   EXPECT_THROW(store.tokens(1), std::logic_error);
+  const AdoptedLayer negative{{}, -3, std::vector<double>(16), {}};
+  EXPECT_THROW(Store(arena_, store.shape(), nullptr, {negative}), std::logic_error);
   EXPECT_EQ(store.tokens(0), 0);
   EXPECT_EQ(arena_.used_bytes(), 0u);
+}
+
+TEST_F(StoreTest, WhatWasMovedFromHasNoLayers) {
+  Store store(arena_, shape_of(1, 1, 16, 16));
+  const Store taken = std::move(store);
+  EXPECT_EQ(taken.tokens(0), 0);
+  EXPECT_THROW(store.layer(0), std::logic_error);  // NOLINT: it was moved from
+  EXPECT_THROW(store.tokens(0), std::logic_error);
+  EXPECT_THROW(store.clear(0), std::logic_error);
+  EXPECT_THROW(store.start_block(), std::logic_error);
+  EXPECT_THROW(store.fork().tokens(0), std::logic_error);
 }
 
 TEST_F(StoreTest, ValueSumsEqualSumsInDouble) {
