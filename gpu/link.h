@@ -24,7 +24,7 @@ struct LinkOptions {
 struct LinkTest {
   const char* name;
   const char* what;
-  bool reads_memory = true;  // over the footprints
+  bool reads_memory = true;  // of the host, over each footprint
 };
 inline constexpr LinkTest link_tests[] = {
     {"copies", "whole copies from host to device and back, by the copy engine, the multiprocessors and both"},

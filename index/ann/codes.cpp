@@ -24,6 +24,8 @@ namespace {
 constexpr std::size_t longest_factory = 200;
 constexpr std::uint64_t largest_number = 1 << 20;  // of lists: Faiss makes them as it reads the string
 
+constexpr int most_widened = 4;  // times: codes of more components than the key has say nothing more
+
 constexpr const char* kinds =
     "Flat, IVFn or HNSWm with Flat, SQ8, SQ6, SQ4, SQfp16 or PQm behind it, those codes alone, and OPQ or PCA in front "
     "of codes";
@@ -44,6 +46,7 @@ void check_limits(const std::string& factory) {
       fail("--attn ann:{}: a number in it is too large; at most {} is read", factory, largest_number);
     }
   }
+  if (factory.find("Lattice") != std::string::npos) refuse(factory, "this kind of code is not one that hayloft has");
   // Faiss divides by the number of codes.
   for (std::size_t at = factory.find("PQ"); at != std::string::npos; at = factory.find("PQ", at + 1)) {
     const std::size_t digits = std::min(factory.find_first_not_of("0123456789", at + 2), factory.size());
@@ -56,16 +59,29 @@ void check_limits(const std::string& factory) {
 // Refuses what Faiss would refuse when it is trained, which is after the prompt has been read.
 void check_transform(const std::string& factory, const faiss::VectorTransform& transform) {
   const auto* pca = dynamic_cast<const faiss::PCAMatrix*>(&transform);
+  const auto* opq = dynamic_cast<const faiss::OPQMatrix*>(&transform);
+  if (pca == nullptr && opq == nullptr) refuse(factory, "this kind of transform is not one that hayloft has");
   if (pca != nullptr && (pca->d_out < 1 || pca->d_out > pca->d_in)) {
     fail("--attn ann:{}: PCA takes keys of {} components to 1 to {}, not to {}", factory, pca->d_in, pca->d_in,
          pca->d_out);
   }
   if (pca != nullptr && pca->eigen_power != 0) refuse(factory, "whitening changes the order of inner products");
-  const auto* opq = dynamic_cast<const faiss::OPQMatrix*>(&transform);
+  if (opq != nullptr && (opq->d_out < 1 || opq->d_out > most_widened * opq->d_in)) {
+    fail("--attn ann:{}: OPQ takes keys of {} components to 1 to {}, not to {}", factory, opq->d_in,
+         most_widened * opq->d_in, opq->d_out);
+  }
   if (opq != nullptr && (opq->M < 1 || opq->d_out % opq->M != 0)) {
     fail("--attn ann:{}: {} components are no multiple of the {} behind OPQ; take a divisor", factory, opq->d_out,
          opq->M);
   }
+}
+
+// Has it trained in a second or so.
+void set_up(const std::string& factory, faiss::ProductQuantizer& pq, AnnParts& parts) {
+  if (pq.nbits < 1 || pq.nbits > 8) refuse(factory, "codes have 1 to 8 bits");
+  pq.cp.niter = 10;
+  pq.cp.min_points_per_centroid = 1;
+  parts.training_keys = std::max<std::int64_t>(parts.training_keys, std::int64_t{1} << pq.nbits);
 }
 
 std::unique_ptr<faiss::Index> make_faiss_index(const std::string& factory, int d) {
@@ -89,11 +105,8 @@ std::unique_ptr<faiss::Index> flat_codes(const std::string& factory, std::unique
                                          AnnParts& parts) {
   if (dynamic_cast<faiss::IndexFlat*>(index.get()) != nullptr) return nullptr;
   if (auto* pq = dynamic_cast<faiss::IndexPQ*>(index.get())) {
-    if (pq->pq.nbits > 8) refuse(factory, "codes of more than 8 bits take too long to train");
+    set_up(factory, pq->pq, parts);
     pq->do_polysemous_training = false;
-    pq->pq.cp.niter = 10;
-    pq->pq.cp.min_points_per_centroid = 1;
-    parts.training_keys = std::max<std::int64_t>(parts.training_keys, std::int64_t{1} << pq->pq.nbits);
     // The quantizer of a graph takes no metric, and compares by Euclidean distance.
     pq->metric_type = faiss::METRIC_INNER_PRODUCT;
     return index;
@@ -133,11 +146,8 @@ AnnParts parse_ann_factory(const std::string& factory, int head_dim) {
     }
     if (dynamic_cast<faiss::IndexIVFFlat*>(ivf) == nullptr) {
       if (auto* pq = dynamic_cast<faiss::IndexIVFPQ*>(ivf)) {
-        if (pq->pq.nbits > 8) refuse(factory, "codes of more than 8 bits take too long to train");
+        set_up(factory, pq->pq, parts);
         pq->do_polysemous_training = false;  // for comparing codes with codes, which takes long and nobody does
-        pq->pq.cp.niter = 10;
-        pq->pq.cp.min_points_per_centroid = 1;
-        parts.training_keys = std::max<std::int64_t>(parts.training_keys, std::int64_t{1} << pq->pq.nbits);
       } else if (dynamic_cast<faiss::IndexIVFScalarQuantizer*>(ivf) == nullptr) {
         refuse(factory, "this kind of code is not one that hayloft has");
       }

@@ -44,8 +44,7 @@ void search_exact(const offload::LayerView& view, const float* q, const ExactSea
 
 // The same for several tokens of a prompt, each with a limit and a k of its own, per query head: many of them in one
 // pass over the keys, so that what is read of memory does not grow with their number. q f32 [tokens][Hq][d]. positions
-// [Hq][k] of the first token, then of the next. Throws Error
-// when a number is out of range.
+// [Hq][k] of the first token, then of the next. Throws Error when a number is out of range.
 void search_exact_tokens(const offload::LayerView& view, const float* q, int query_heads,
                          std::span<const ListSize> tokens, const offload::Threads& threads, std::int32_t* positions);
 

@@ -203,7 +203,7 @@ class Session:
         max_tokens: 1 or more.
         stop_at_end: stops behind a token that ends a text or a turn, which is yielded as well.
         """
-        sampler = _sampler(sampling)  # refused before anything is read
+        sampler = _sampler(sampling)  # before anything is read, as it may be refused
         ids, ends = self._begin(prompt, max_tokens, stop_at_end)
         token = ids[-1]
         length = len(self)
@@ -230,9 +230,9 @@ class Session:
         if draft is None:
             return "".join(self.stream_text(prompt, max_tokens, sampling=sampling, stop_at_end=stop_at_end))
         sampler = _sampler(sampling)
-        self._session.draft(0, sampler, 0, [], draft, draft_max)  # draws nothing: what it refuses it does before anything is read
+        self._session.draft(0, sampler, 0, [], draft, draft_max)  # which draws nothing, and refuses before anything is read
         ids, ends = self._begin(prompt, max_tokens, stop_at_end)
-        drawn, self.drafts = self._session.draft(ids[-1], sampler, max_tokens, sorted(ends), draft, draft_max)
+        drawn, self.drafts = self._session.draft(ids[-1], sampler, min(max_tokens, 2**31 - 1), sorted(ends), draft, draft_max)
         text = _core.TextStream(self.model._open, ids[-1])
         return "".join([*map(text.push, drawn), text.finish()])
 

@@ -151,7 +151,7 @@ class OpenSession {
       session_.prepare(*method);
       session_.set_draft_method(method);
     }
-    if (options.head) session_.draft_costs(runtime::DraftSource::head);  // the refusal of a session without it
+    if (options.head) session_.draft_costs(runtime::DraftSource::head);  // refuses where there is none
     runtime::Drafting drafting(options);
     drafting.read(tokens_);
     drafting.read({&token, 1});

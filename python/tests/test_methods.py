@@ -60,7 +60,7 @@ def test_what_it_returns_is_checked(machine):
     hayloft.method("holds")(answers["holds"])
     with pytest.raises(ZeroDivisionError):
         hayloft.attend(q, k, v, "holds:k=40", machine=machine)
-    for read in (lambda view: view.keys(0), lambda view: view.limit):  # of a call that was ended by an exception
+    for read in (lambda view: view.keys(0), lambda view: view.limit):  # whose call was ended by an exception
         with pytest.raises(hayloft.Error, match="no longer"):
             read(kept[-1])
     with pytest.raises(hayloft.Error, match="already"):

@@ -203,6 +203,8 @@ AttendOutput attend(const AttendTensors& input, const MethodOptions& options, gp
   cache.store = store.layer(0);
   cache.tail.position = output.tokens;
 
+  const auto [by, plan] = method->plan(cache, output.query_heads);
+  check_drawn(by->options(), plan);
   const std::unique_ptr<MethodState> state =
       method->make_state({1, output.query_heads, output.kv_heads, output.head_dim}, backend);
   if (state) state->sync_with_cache({&cache, 1}, {});
@@ -210,8 +212,6 @@ AttendOutput attend(const AttendTensors& input, const MethodOptions& options, gp
   const gpu::Stream stream = backend.stream();
   MethodScratch scratch;
   const LayerStep at{backend, stream, 0, cache, store, output.query_heads, 1, scratch};
-  const auto [by, plan] = method->plan(cache, output.query_heads);
-  check_drawn(by->options(), plan);
   output.by = by->options();
   output.window = by->window(output.tokens);
   const SharedAttender attender = local_attender();

@@ -64,7 +64,7 @@ offload::Store make_store(const AttendTensors& tensors, offload::Arena& arena, c
 std::vector<float> finite_queries(const AttendTensors& tensors);
 
 // Attends with each of the queries. Throws Error: what check_tensors(), finite_queries() and make_store() refuse; and
-// naming the option: k above S, r above d.
+// naming the option: k above S or a list of k, r above d, rest=draw where no position is attended exactly.
 AttendOutput attend(const AttendTensors& tensors, const MethodOptions& options, gpu::Backend& backend,
                     offload::Arena& arena, const AttendStore& store, const AttendProgress& progress = {});
 

@@ -335,7 +335,8 @@ std::string idle_reason(const MethodOptions& options, const MethodOption& option
     return "it is the seed of rest=draw";
   }
   if (option.key == "group" && ranking_options(options).per_query_head()) {
-    return fmt::format("{} ranks for each query head alone; select=kv-head ranks for a group", options.name);
+    return fmt::format("{} ranks for each query head alone{}", options.name,
+                       options.faiss ? "" : "; select=kv-head ranks for a group");
   }
   if (option.key == "recent" && options.window) return "window says how many positions are the newest";
   return "";

@@ -98,7 +98,7 @@ class LinkBench {
     for (const std::uint64_t footprint : wanted) {
       if (footprint <= most) {
         usable.push_back(footprint);
-      } else {
+      } else if (wants_memory()) {
         run_.skip("footprint " + format_bytes(footprint), "half of the free memory is " + format_bytes(most));
       }
     }

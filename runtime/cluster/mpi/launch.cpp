@@ -37,7 +37,7 @@ std::optional<Launch> find_launch() {
   for (const Variables& launcher : launchers) {
     const std::optional<int> rank = number_of(launcher.rank), ranks = number_of(launcher.ranks);
     if (!rank || !ranks || *rank < 0 || *ranks <= *rank) continue;
-    // What a job says of its tasks holds for a step of it that has fewer.
+    // A step of a Slurm job has the job's SLURM_NTASKS_PER_NODE, even where it has fewer tasks.
     const int here = std::clamp(number_of(launcher.on_this_machine).value_or(1), 1, *ranks);
     // A launcher that does not say where a rank is mostly deals them out so many to each machine: no two of one share a
     // number then.

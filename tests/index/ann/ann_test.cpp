@@ -218,10 +218,18 @@ TEST(Ann, FactoryStringsThatDoNotFitAreRefusedInOneLine) {
   EXPECT_TRUE(refuses(make("L2norm,SQ8"), {"L2norm,SQ8", "linear"}));
   EXPECT_TRUE(refuses(make("LSH"), {"--attn ann:LSH"}));
   EXPECT_TRUE(refuses(make("IVF64_HNSW32,Flat"), {"IVF64_HNSW32,Flat", "centroids"}));
-  EXPECT_TRUE(refuses(make("PQ4x12"), {"PQ4x12", "bits"}));
   EXPECT_TRUE(refuses(make("IVF0,Flat"), {"IVF0,Flat", "one list"}));
   for (const char* const none : {"PQ0", "IVF4,PQ0", "HNSW8,PQ0", "PQ00x8", "OPQ0,PQ4"}) {
     EXPECT_TRUE(refuses(make(none), {none, "one code"})) << none;
+  }
+  for (const char* const none : {"PQ8x0", "IVF4,PQ8x0", "PQ4x12"}) {
+    EXPECT_TRUE(refuses(make(none), {none, "1 to 8 bits"})) << none;
+  }
+  for (const char* const other : {"RR0,SQ8", "RR65536,SQ8", "RR32,SQ8", "ZnLattice0x10_4"}) {
+    EXPECT_TRUE(refuses(make(other), {other, "not one that hayloft has"})) << other;
+  }
+  for (const char* const wide : {"OPQ8_0,PQ8", "OPQ1_1048576,SQ8"}) {
+    EXPECT_TRUE(refuses(make(wide), {wide, "1 to 256"})) << wide;
   }
   EXPECT_TRUE(refuses(make("PCA0,SQ8"), {"PCA0,SQ8", "1 to 64", "not to 0"}));
   EXPECT_TRUE(refuses(make("PCA99,SQ8"), {"PCA99,SQ8", "1 to 64", "not to 99"}));

@@ -92,10 +92,12 @@ TEST(Method, AnOptionThatChangesNothingBesideOthersIsAnErrorThatSaysWhy) {
   for (const char* text : {"sparq:seed=3", "topk:seed=1", "oracle:seed=9:rest=mean", "planes:rest=calibrated:seed=2"}) {
     EXPECT_TRUE(test::refuses(idle(text), {text, "'seed' has no effect", "rest=draw"}));
   }
-  for (const char* text :
-       {"topk:group=logits", "topk:group=softmax:engine=faiss", "oracle:group=logits:select=query-head"}) {
+  for (const char* text : {"topk:group=logits", "oracle:group=logits:select=query-head"}) {
     EXPECT_TRUE(test::refuses(idle(text), {text, "'group' has no effect", "select=kv-head"}));
   }
+  EXPECT_TRUE(test::refuses(idle("topk:group=softmax:engine=faiss"),
+                            {"'group' has no effect: topk ranks for each query head alone"}))
+      << "and Faiss for no group";
   EXPECT_TRUE(test::refuses(idle("h2o:recent=0.3:window=4"), {"'recent' has no effect", "window"}));
   for (const char* text : {"sparq:seed=3:rest=draw", "lowrank:seed=3", "topk:group=logits:select=kv-head",
                            "oracle:group=logits", "h2o:recent=0.3"}) {

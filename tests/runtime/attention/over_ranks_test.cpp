@@ -79,7 +79,7 @@ TEST_F(OverRanksTest, StepsByExactScoresAndByWhatIsMadeOfKeysSelectAsOneMachine)
         const bool mean = rows == RowFormat::f16;
         for (const std::string method : {"oracle:k=50", "oracle:k=600:window=300", "lowrank:r=6:k=50",
                                          "lowrank:r=6:k=50:group=logits", "lowrank:r=6:k=600:window=300"}) {
-          if (!select.empty() && method.find("group=") != std::string::npos) continue;  // of no effect there
+          if (!select.empty() && method.find("group=") != std::string::npos) continue;  // it has no effect there
           expect_as_alone(method + select + ":mean=off");
           if (mean) expect_as_alone(method + select, true);
         }

@@ -6,7 +6,7 @@
 
 #include "runtime/cluster/mpi/mpi_ranks.h"
 
-// What launchers tell the ranks that they start.
+// Ranks are told by their launchers how many they are.
 namespace hayloft::runtime::cluster {
 namespace {
 

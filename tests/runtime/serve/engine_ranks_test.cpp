@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 
 #include <future>
-#include <optional>
 
 #include "gpu/make_backend.h"
 #include "runtime/attention/attention_rates.h"
@@ -163,16 +162,15 @@ SharedMethod eager_auto(int head_dim) {
   return make_method(options, head_dim);
 }
 
-// Saves a context, read by one machine, with the columns' recall if it is given.
-void save_book(Machine& machine, const std::optional<ColumnRecall>& recall = {}) {
+// Saves a context, read by one machine, with that as what its columns find.
+void save_book(Machine& machine, const ColumnRecall& recall) {
   const std::filesystem::path path = machine.contexts.path("book");
   std::string text;
   for (int i = 0; i < 60; ++i) text += "The hay lies in the loft. ";
   IngestOptions reading;
   reading.session = machine.options.session;
   ingest(machine.source(), machine.arena, text, path, reading);
-  if (!recall) return;
-  const std::vector<offload::SnapshotAttachment> beside{{std::string(column_recall_name), save_column_recall(*recall)}};
+  const std::vector<offload::SnapshotAttachment> beside{{std::string(column_recall_name), save_column_recall(recall)}};
   offload::SnapshotWriter writer = offload::SnapshotWriter::open_to_append(path);
   const offload::Snapshot saved = writer.snapshot();
   const Session session(machine.model, machine.arena, as_read(saved, reading.session), saved);
@@ -183,13 +181,17 @@ void save_book(Machine& machine, const std::optional<ColumnRecall>& recall = {})
 // By all that was measured they find too little.
 const ColumnRecall blind{100, 4, 8, {{{offload::ColumnFormat::f16, 16}, {0.0F}}}, {}};
 
+const ColumnRecall seeing{100, 4, 8, {{{offload::ColumnFormat::f16, 16}, {1.0F}}}, {}};
+
 TEST(EngineOverRanks, FilesWhoseColumnsFindOtherThingsAreRefusedOnAllRanks) {
   const test::TemporaryFolder folder, other;
   Machine first(nullptr, folder.path()), second(nullptr, other.path());
   save_book(first, blind);
-  save_book(second);
+  save_book(second, seeing);
+  const std::int64_t tokens = offload::Snapshot::open(first.contexts.path("book")).cached_tokens();
   cluster::run_local_ranks(2, [&](cluster::Communicator& own) {
-    const Contexts contexts(own.rank() == 0 ? folder.path() : other.path());
+    EXPECT_EQ(open_over_ranks(own, first.contexts.path("book")).cached_tokens(), tokens);
+    const Contexts& contexts = own.rank() == 0 ? first.contexts : second.contexts;
     EXPECT_THROW(open_over_ranks(own, contexts.path("book")), Error);
   });
 }

@@ -62,7 +62,7 @@ struct Thread {
 };
 
 bool has_no_numbers(const SharedVariable& variable) {
-  static std::vector<std::byte> none;  // one comparison of many bytes, which the sanitizer looks up once
+  static std::vector<std::byte> none;  // the sanitizer looks one comparison of many bytes up once
   if (none.size() < variable.bytes) none.resize(variable.bytes, std::byte{0xff});
   return std::memcmp(variable.data, none.data(), variable.bytes) == 0;
 }
