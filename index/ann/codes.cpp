@@ -24,7 +24,7 @@ namespace {
 constexpr std::size_t longest_factory = 200;
 constexpr std::uint64_t largest_number = 1 << 20;  // of lists: Faiss makes them as it reads the string
 
-constexpr int most_widened = 4;  // times: codes of more components than the key has say nothing more
+constexpr int most_widened = 4;  // OPQ makes at most so many times the components of a key, which say nothing more
 
 constexpr const char* kinds =
     "Flat, IVFn or HNSWm with Flat, SQ8, SQ6, SQ4, SQfp16 or PQm behind it, those codes alone, and OPQ or PCA in front "
@@ -76,7 +76,8 @@ void check_transform(const std::string& factory, const faiss::VectorTransform& t
   }
 }
 
-// Has it trained in a second or so.
+// Sets it up to be trained in a second or so, and counts the keys that this takes. Throws Error for other codes than of
+// 1 to 8 bits.
 void set_up(const std::string& factory, faiss::ProductQuantizer& pq, AnnParts& parts) {
   if (pq.nbits < 1 || pq.nbits > 8) refuse(factory, "codes have 1 to 8 bits");
   pq.cp.niter = 10;

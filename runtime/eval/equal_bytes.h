@@ -33,7 +33,7 @@ bool reads_every_key(const MethodOptions& method);
 //   pages     bounds of the smallest pages that leave something, the rest on more positions; 32 d / page bits
 //   ann       centroids, then probed lists; each query head reads its own
 //   window, h2o   more positions, of 32 d bits each
-// Those of reads_every_key() stay as they are, once. Throws Error for bits below 1.
+// Methods of reads_every_key() stay as they are, once. Throws Error for bits below 1.
 EqualBytes at_equal_bytes(const std::vector<MethodOptions>& methods, const std::vector<int>& bits,
                           const ReadShape& shape);
 

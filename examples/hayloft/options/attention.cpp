@@ -54,7 +54,7 @@ void add_flag(CLI::App& app, AttentionOptions& options, const runtime::MethodOpt
   (is_needed_often(option) ? common : advanced)(app, Section::attention, {flag.c_str()});
 }
 
-// Of ann is saved what its factory and aware say; k, nprobe and the like are those of each search.
+// An index is saved as ann's factory and aware say; each search has k, nprobe and the like of its own.
 void note_unless_saved(const runtime::MethodOptions& options, const std::string& item) {
   if (options.name != "ann") return;
   runtime::MethodOptions saved;

@@ -209,7 +209,7 @@ TEST(EngineOverRanks, AllRanksKnowWhatTheColumnsOfASavedContextFind) {
   cluster::run_local_ranks(2, [&](cluster::Communicator& own) {
     Machine machine(&own, folder.path());
     const SharedMethod method = eager_auto(machine.model.config().head_dim);
-    // Where one rank took sparq and the other dense attention they would wait for each other's messages in vain.
+    // Both take dense attention: if one took sparq, each would wait for the other's messages in vain.
     const Session opened =
         open_saved(machine.source(), machine.arena, machine.contexts.path("book"), machine.options.session, method);
     Session session = opened.fork();

@@ -46,8 +46,8 @@ struct Meeting {
 struct Warp {
   Meeting meeting;
   unsigned lanes = 0;
-  // What the lanes bring. A lane may be at the next meeting while others still read what was brought to this one, but
-  // never two ahead: two tables in turn.
+  // Lanes bring their values to two tables in turn: a lane may be at the next meeting while others still read what was
+  // brought to this one, but never two ahead.
   std::array<std::array<Brought, kLanes>, 2> tables;
   unsigned turn = 0;
 };
@@ -170,7 +170,8 @@ std::string Machine::run(const Grid& grid, const void* function, const std::func
   return failure_;
 }
 
-// Of the variables only those that may be a kernel's, shared_variables(function), are filled when its blocks begin.
+// Looks for numbers in variables that the kernel does not declare: its blocks begin with its own ones filled, by
+// shared_variables(function), and those would keep what an earlier block left. Returns the failure; empty: none.
 std::string Machine::others_touched() {
   for (const SharedVariable& variable : shared_variables()) {
     if (has_no_numbers(variable)) continue;

@@ -18,7 +18,7 @@ std::uint32_t warp_of(std::uint32_t thread) {
 
 }  // namespace
 
-// What is remembered of every byte, from launch to launch: to make it anew for each would take most of the time.
+// Remembers accesses to every byte, from launch to launch: to make it anew for each would take most of the time.
 struct RaceDetector::Memory {
   static constexpr std::size_t page_bytes = 1024;
   static constexpr std::size_t most_pages = 8192;  // 128 MiB of what is remembered
@@ -82,7 +82,7 @@ void RaceDetector::report(const char* what, Space space, const Place& place, std
                           address, how, static_cast<unsigned>(before.thread), block));
 }
 
-// Whether something orders two accesses. Before moment `first` there was none.
+// Returns whether something orders two accesses. Before moment `first` there was none.
 bool RaceDetector::ordered(const Access& before, const Access& after, std::uint32_t first) const {
   if (before.moment < first) return true;
   if (before.moment < block_) return false;

@@ -64,7 +64,8 @@ inline float rsqrtf(float x) {
 
 namespace hayloft::simt {
 
-// What a lane brings to a warp function. It travels in registers: the address sanitizer watches what has an address.
+// Holds what a lane brings to a warp function. It travels in registers: the address sanitizer watches what has an
+// address.
 struct Brought {
   std::uint64_t words[2];
 
