@@ -3,6 +3,7 @@ set(HAYLOFT_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO (when nvcc is f
 set_property(CACHE HAYLOFT_CUDA PROPERTY STRINGS AUTO ON OFF)
 include(CudaArchitectures)
 include(CudaHost)
+include(CudaUnits)
 
 set(HAYLOFT_HAS_CUDA OFF)
 set(cuda_wanted ${HAYLOFT_CUDA})

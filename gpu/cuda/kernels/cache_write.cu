@@ -27,7 +27,7 @@ __global__ void append_kernel(const float* k, const float* v, int kv_heads, int 
   }
 }
 
-constexpr int kTile = offload::BlockLayout::scale_tokens;
+constexpr int kSpillTile = offload::BlockLayout::scale_tokens;
 constexpr int kMostComponents = 256;
 constexpr int kSpillThreads = 256;
 
@@ -41,13 +41,13 @@ struct BlockShape {
   std::uint64_t head_bytes, columns_offset, column_bytes, plane_bytes, scales_offset, scale_bytes, value_sum_offset;
 };
 
-// Writes the columns of a tile from its keys in shared memory, [kTile][pitch]: a warp per component, two tokens per
-// lane; of a block of less than 64 tokens only the first lanes have any.
+// Writes the columns of a tile from its keys in shared memory, [kSpillTile][pitch]: a warp per component, two tokens
+// per lane; of a block of less than 64 tokens only the first lanes have any.
 template <offload::ColumnFormat format>
 __device__ inline void write_column_tile(const std::uint16_t* keys, int pitch, const BlockShape& shape,
                                          std::byte* head) {
   constexpr int level = kTraits<format>.largest_level;
-  const int first = static_cast<int>(blockIdx.x) * kTile;
+  const int first = static_cast<int>(blockIdx.x) * kSpillTile;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int token = 2 * lane;
   const bool has_tokens = token < shape.block_tokens;
@@ -77,11 +77,11 @@ template <offload::ColumnFormat format>
 __global__ void __launch_bounds__(kSpillThreads)
     spill_tile_kernel(const f16* tail, std::int64_t head_stride, int tokens, BlockShape shape, std::byte* image) {
   // One more per row: every other token of one component, which is what lanes ask for, then lies in a bank of its own.
-  __shared__ std::uint16_t keys[kTile * (kMostComponents + 1)];
+  __shared__ std::uint16_t keys[kSpillTile * (kMostComponents + 1)];
   constexpr bool planes = kTraits<format>.planes > 1;
   const int d = shape.head_dim, pitch = d + 1;
-  const int first = static_cast<int>(blockIdx.x) * kTile;
-  const int count = min(kTile, tokens - first);
+  const int first = static_cast<int>(blockIdx.x) * kSpillTile;
+  const int count = min(kSpillTile, tokens - first);
   const f16* const rows = tail + blockIdx.y * head_stride + static_cast<std::int64_t>(first) * 2 * d;
   std::byte* const head = image + blockIdx.y * shape.head_bytes;
 
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kSpillThreads)
     for (int j = 0; j < 8; ++j) to[j] = static_cast<std::uint16_t>(words[j / 2] >> (j % 2 * 16));
   }
   if constexpr (!planes) {
-    for (int i = count * pitch + static_cast<int>(threadIdx.x); i < kTile * pitch; i += kSpillThreads) keys[i] = 0;
+    for (int i = count * pitch + static_cast<int>(threadIdx.x); i < kSpillTile * pitch; i += kSpillThreads) keys[i] = 0;
     __syncthreads();
     write_column_tile<format>(keys, pitch, shape, head);
   }
@@ -211,8 +211,8 @@ __global__ void __launch_bounds__(kSpillThreads)
   const int groups = (d + group - 1) / group;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   std::byte* const head = image + blockIdx.y * shape.head_bytes;
-  const int first = static_cast<int>(blockIdx.x) * kTile;
-  const int end = min(first + kTile, tokens);
+  const int first = static_cast<int>(blockIdx.x) * kSpillTile;
+  const int end = min(first + kSpillTile, tokens);
   for (int token = first + warp; token < end; token += kSpillThreads / kWarp) {
     const f16* const from = tail + blockIdx.y * head_stride + static_cast<std::int64_t>(token) * 2 * d;
     std::byte* const row = head + static_cast<std::uint64_t>(token) * shape.row_bytes;
@@ -312,14 +312,15 @@ void CudaBackend::spill(const CacheView& cache, int tokens, const offload::Block
     const unsigned y = static_cast<unsigned>(heads);
     with_column_format(layout.columns, [&](auto format) {
       launch("spill_tile", spill_tile_kernel<decltype(format)::value>,
-             {dim3(blocks_for(tokens, kTile), y), dim3(kSpillThreads)}, stream, from, stride, tokens, shape, image);
+             {dim3(blocks_for(tokens, kSpillTile), y), dim3(kSpillThreads)}, stream, from, stride, tokens, shape,
+             image);
     });
     if (layout.row_format != RowFormat::f16) {
       const dim3 grid(blocks_for(tokens, shape.range_tokens), blocks_for(layout.head_dim, kWarp), y);
       launch("spill_ranges", spill_ranges_kernel, {grid, dim3(kSpillThreads)}, stream, from, stride, tokens, shape,
              image);
-      launch("spill_rows", spill_rows_kernel, {dim3(blocks_for(tokens, kTile), y), dim3(kSpillThreads)}, stream, from,
-             stride, tokens, shape, image);
+      launch("spill_rows", spill_rows_kernel, {dim3(blocks_for(tokens, kSpillTile), y), dim3(kSpillThreads)}, stream,
+             from, stride, tokens, shape, image);
     }
     if (in_planes(layout.columns)) {
       const dim3 grid(blocks_for(tokens, kGroup), blocks_for(layout.head_dim, kGroupComponents), y);

@@ -21,7 +21,7 @@
 namespace hayloft::gpu::cuda {
 namespace {
 
-constexpr int kRowThreads = 256;
+constexpr int kSparseThreads = 256;
 constexpr int kMostParts = 64;  // of the keys, that are read side by side
 
 int padded(int rows) {
@@ -62,8 +62,8 @@ class Choice {
     samples.sum = samples.max + samples.parts * all;
     const Scratch<float> masses(context_, heads * choosing_ / kTile * blocks, stream_);
 
-    const dim3 threads(kRowThreads);
-    launch("begin_sums", begin_sums, {dim3(blocks_for(samples.parts * all, kRowThreads)), threads}, stream_, samples,
+    const dim3 threads(kSparseThreads);
+    launch("begin_sums", begin_sums, {dim3(blocks_for(samples.parts * all, kSparseThreads)), threads}, stream_, samples,
            all);
     HAYLOFT_CUDA(cudaMemsetAsync(masses, 0, heads * choosing_ / kTile * blocks * sizeof(float), stream_));
     with_causal_tile<false>(cache_.head_dim, [&](auto tile) {
@@ -74,7 +74,7 @@ class Choice {
       pass_over(cache_, rows, 0, end_, first_, [&](const CausalKeys& keys) {
         launch_causal<Tile>("sum_samples", sum_samples<Tile>, grid(count_), stream_, states_, keys, samples);
       });
-      launch("finish_samples", finish_samples, {dim3(blocks_for(all, kRowThreads)), threads}, stream_, samples, all);
+      launch("finish_samples", finish_samples, {dim3(blocks_for(all, kSparseThreads)), threads}, stream_, samples, all);
       pass_over(cache_, rows, 0, blocks * sparse_key_block, first_, [&](const CausalKeys& keys) {
         launch_causal<Tile>("add_masses", add_masses<Tile>, grid(choosing_), stream_, states_, keys, samples, choosing_,
                             static_cast<int>(blocks), masses.data());

@@ -13,7 +13,6 @@
 namespace hayloft::gpu::cuda {
 namespace {
 
-constexpr int kThreads = kStridedThreads;
 constexpr double kMostLoss = 0x1p-11;
 
 // Sums of squares, in double: those of bf16 leave the range of f32.
@@ -23,8 +22,8 @@ struct Loss {
 };
 
 // One Loss per block.
-__global__ void __launch_bounds__(kThreads) measure_loss(const bf16* w, std::int64_t n, Loss* losses) {
-  __shared__ double norms[kThreads], errors[kThreads];
+__global__ void __launch_bounds__(kStridedThreads) measure_loss(const bf16* w, std::int64_t n, Loss* losses) {
+  __shared__ double norms[kStridedThreads], errors[kStridedThreads];
   double norm = 0, error = 0;
   for (std::int64_t i = global_thread(); i < n; i += all_threads()) {
     const float x = widen(w[i]);
@@ -38,7 +37,7 @@ __global__ void __launch_bounds__(kThreads) measure_loss(const bf16* w, std::int
   }
   norms[threadIdx.x] = norm;
   errors[threadIdx.x] = error;
-  for (unsigned half = kThreads / 2; half > 0; half /= 2) {
+  for (unsigned half = kStridedThreads / 2; half > 0; half /= 2) {
     __syncthreads();
     if (threadIdx.x < half) {
       norms[threadIdx.x] += norms[threadIdx.x + half];

@@ -14,7 +14,6 @@
 namespace hayloft::gpu::cuda {
 namespace {
 
-constexpr int kThreads = kStridedThreads;
 constexpr int kMostThreads = 1024;  // of a block
 
 template <class T>
@@ -94,7 +93,7 @@ __global__ void flag_nonfinite_kernel(const float* x, std::int64_t n, std::int32
 // exact as position one; half a turn then costs half a unit in f32's last place of it.
 __global__ void rope_kernel(float* x, int heads, int d, std::int64_t position, const float* inverse_frequency, int half,
                             float magnitude) {
-  const int step = kThreads / half;
+  const int step = kStridedThreads / half;
   const int pair = static_cast<int>(threadIdx.x) % half;
   const int first = static_cast<int>(threadIdx.x) / half;
   if (first >= step) return;
@@ -188,10 +187,10 @@ void CudaBackend::rope(float* x, int T, int heads, int d, std::int64_t position,
   const cudaStream_t stream = native(queue);
   // A prompt has tokens enough to fill the device; a single one is spread over its heads.
   const int pairs = rope.pairs_of(d);
-  const int per_block = kThreads / pairs;
+  const int per_block = kStridedThreads / pairs;
   const unsigned parts = T >= 64 ? 1 : blocks_for(heads, per_block);
-  launch("rope", rope_kernel, {dim3(static_cast<unsigned>(T), parts), dim3(kThreads)}, stream, x, heads, d, position,
-         rope.inverse_frequency, pairs, rope.magnitude);
+  launch("rope", rope_kernel, {dim3(static_cast<unsigned>(T), parts), dim3(kStridedThreads)}, stream, x, heads, d,
+         position, rope.inverse_frequency, pairs, rope.magnitude);
 }
 
 }  // namespace hayloft::gpu::cuda

@@ -18,6 +18,12 @@ __device__ inline float widen(float x) {
   return x;
 }
 
+// Four floats that lie on 16 bytes.
+__device__ inline void load_four(const float* from, float* to) {
+  const uint4 bits = load16(from);
+  to[0] = float_of(bits.x), to[1] = float_of(bits.y), to[2] = float_of(bits.z), to[3] = float_of(bits.w);
+}
+
 __device__ inline float sigmoid(float x) {
   const float e = expf(-fabsf(x));  // never overflows: for x < 0 the sigmoid is e / (1 + e) instead of 1 / (1 + e)
   return (x < 0 ? e : 1.0f) / (1 + e);

@@ -14,17 +14,17 @@ namespace {
 
 constexpr int kWarpsOfBlock = 8;  // where a warp has an item to itself
 constexpr int kConvolveThreads = 128;
-constexpr int kPieceTokens = 64;       // of the convolution
+constexpr int kConvolvedTokens = 64;   // of the convolution
 constexpr float kLeastSquare = 1e-6f;  // added to |q|^2 and |k|^2
 constexpr int kMostKernel = DeltaShape::most_kernel;
 
 // A block of the recurrence has so many columns of a head's state [dk][dv], eight to a warp: a column's rows are spread
 // over the four lanes that hold it, row 16 i + 4 part + e to lane `part` as the e-th of its i-th four.
-constexpr int kParts = 4;
-constexpr int kColumnsOfWarp = kWarp / kParts;
+constexpr int kDeltaParts = 4;
+constexpr int kColumnsOfWarp = kWarp / kDeltaParts;
 constexpr int kPassWarps = 4;
-constexpr int kColumns = kPassWarps * kColumnsOfWarp;
-constexpr int kRowsOfFour = 4 * kParts;
+constexpr int kDeltaColumns = kPassWarps * kColumnsOfWarp;
+constexpr int kRowsOfFour = 4 * kDeltaParts;
 constexpr int kStagedTokens = 8;  // in shared memory at a time
 
 // Grid: (channels, pieces). The inputs of the kernel - 1 tokens before each piece, which the convolution of the piece
@@ -33,7 +33,7 @@ __global__ void delta_save_kernel(const float* inputs, const float* kept, std::i
                                   float* saved) {
   const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * kConvolveThreads + threadIdx.x;
   if (c >= channels) return;
-  const int piece = static_cast<int>(blockIdx.y), first = piece * kPieceTokens - before;
+  const int piece = static_cast<int>(blockIdx.y), first = piece * kConvolvedTokens - before;
   for (int i = 0; i < before; ++i) {
     const int t = first + i;
     float x = 0;
@@ -63,7 +63,7 @@ __global__ void delta_convolve_kernel(float* inputs, const float* convolution, i
     const int place = own - 1;
     window[i] = place >= 0 && old != nullptr ? old[place * channels + c] : 0;
   }
-  const int begin = piece * kPieceTokens, end = min(begin + kPieceTokens, T);
+  const int begin = piece * kConvolvedTokens, end = min(begin + kConvolvedTokens, T);
   for (int t = begin; t < end; ++t) {
     for (int i = 0; i + 1 < kMostKernel; ++i) window[i] = window[i + 1];
     window[kMostKernel - 1] = inputs[t * channels + c];
@@ -124,14 +124,6 @@ struct Pass {
   int T;
 };
 
-__device__ void load_four(const float* from, float (&x)[4]) {
-  const uint4 bits = load16(from);
-  x[0] = float_of(bits.x);
-  x[1] = float_of(bits.y);
-  x[2] = float_of(bits.z);
-  x[3] = float_of(bits.w);
-}
-
 // Sums four sums in each of the lanes that hold a column; all of these get the result.
 __device__ float sum_of_parts(const float (&sums)[4]) {
   float sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
@@ -145,7 +137,7 @@ __global__ void __launch_bounds__(kPassWarps* kWarp) delta_pass_kernel(Pass pass
   constexpr int kRows = Fours * kRowsOfFour;
   __shared__ __align__(16) float q[kStagedTokens][kRows];
   __shared__ __align__(16) float k[kStagedTokens][kRows];
-  __shared__ float v[kStagedTokens][kColumns];
+  __shared__ float v[kStagedTokens][kDeltaColumns];
   __shared__ float factors[kStagedTokens][2];  // keep, beta
   const DeltaShape& shape = pass.shape;
   const int dk = shape.key_dim, dv = shape.value_dim, Hk = shape.key_heads, Hv = shape.value_heads;
@@ -153,7 +145,7 @@ __global__ void __launch_bounds__(kPassWarps* kWarp) delta_pass_kernel(Pass pass
   const int key_head = shape.heads_in_turns ? head % Hk : head / (Hv / Hk);
   const int part = thread % kWarp / kColumnsOfWarp;
   const int own = thread / kWarp * kColumnsOfWarp + thread % kColumnsOfWarp;  // column of the block's
-  const int first = static_cast<int>(blockIdx.x) * kColumns, column = first + own;
+  const int first = static_cast<int>(blockIdx.x) * kDeltaColumns, column = first + own;
   const std::int64_t state = static_cast<std::int64_t>(head) * dk * dv + column;
 
   float s[Fours][4];
@@ -173,10 +165,10 @@ __global__ void __launch_bounds__(kPassWarps* kWarp) delta_pass_kernel(Pass pass
         k[t][i] = i < dk ? token[(Hk + key_head) * dk + i] : 0;
       }
     }
-    for (int i = thread; i < tokens * kColumns; i += kPassWarps * kWarp) {
-      const int t = i / kColumns, j = first + i % kColumns;
+    for (int i = thread; i < tokens * kDeltaColumns; i += kPassWarps * kWarp) {
+      const int t = i / kDeltaColumns, j = first + i % kDeltaColumns;
       const float* const values = pass.inputs + (begin + t) * pass.channels + 2 * Hk * dk;
-      v[t][i % kColumns] = j < dv ? values[static_cast<std::int64_t>(head) * dv + j] : 0;
+      v[t][i % kDeltaColumns] = j < dv ? values[static_cast<std::int64_t>(head) * dv + j] : 0;
     }
     if (thread < 2 * tokens) {
       const std::int64_t at = static_cast<std::int64_t>(begin + thread / 2) * Hv + head;
@@ -239,7 +231,7 @@ void convolve(const Context& context, const DeltaLayer& layer, const DeltaState&
   const DeltaShape& shape = layer.shape;
   const std::int64_t channels = shape.channels(), own = shape.state_floats();
   const int before = shape.kernel - 1;
-  const unsigned blocks = blocks_for(channels, kConvolveThreads), pieces = blocks_for(T, kPieceTokens);
+  const unsigned blocks = blocks_for(channels, kConvolveThreads), pieces = blocks_for(T, kConvolvedTokens);
   const float* const kept = state.before != nullptr ? state.before + own : nullptr;
   const auto run = [&](const float* saved) {
     launch("delta_convolve", delta_convolve_kernel, {dim3(blocks, pieces), dim3(kConvolveThreads)}, stream, inputs,
@@ -254,7 +246,7 @@ void convolve(const Context& context, const DeltaLayer& layer, const DeltaState&
 
 void pass_tokens(const Pass& pass, cudaStream_t stream) {
   const DeltaShape& shape = pass.shape;
-  const Shape grid{dim3(blocks_for(shape.value_dim, kColumns), static_cast<unsigned>(shape.value_heads)),
+  const Shape grid{dim3(blocks_for(shape.value_dim, kDeltaColumns), static_cast<unsigned>(shape.value_heads)),
                    dim3(kPassWarps * kWarp)};
   static_assert(DeltaShape::most_key_dim == 16 * kRowsOfFour);
   auto* const kernel = shape.key_dim <= 4 * kRowsOfFour   ? delta_pass_kernel<4>

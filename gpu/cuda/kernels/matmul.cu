@@ -13,13 +13,8 @@
 namespace hayloft::gpu::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kProductThreads = 256;
 constexpr int kInFlight = 4;  // 16-byte loads per lane: enough to keep device memory busy at half of a full occupancy
-
-__device__ inline void load_four(const float* from, float* to) {
-  const uint4 bits = load16(from);
-  to[0] = float_of(bits.x), to[1] = float_of(bits.y), to[2] = float_of(bits.z), to[3] = float_of(bits.w);
-}
 
 // The inner product of 16 bytes of weights with the inputs they meet.
 __device__ inline float dot(uint4 weights, const float* x, const float*) {
@@ -52,12 +47,13 @@ __device__ inline float dot(uint4 weights, const float* x, const bf16*) {
 // and token; the blocks of all tokens for the same rows lie behind one another, so that the others find them in the L2
 // cache. `vectors` is how many times 16 bytes of a row are read as such; 0 where rows are not aligned to that.
 template <class T>
-__global__ void __launch_bounds__(kThreads) one_token_kernel(const float* x, int tokens, const T* w, int rows, int cols,
-                                                             int vectors, const float* bias, float* y) {
+__global__ void __launch_bounds__(kProductThreads)
+    one_token_kernel(const float* x, int tokens, const T* w, int rows, int cols, int vectors, const float* bias,
+                     float* y) {
   constexpr int elements = 16 / sizeof(T);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int block = static_cast<int>(blockIdx.x) / tokens, token = static_cast<int>(blockIdx.x) % tokens;
-  const int row = block * (kThreads / kWarp) + static_cast<int>(threadIdx.x) / kWarp;
+  const int row = block * (kProductThreads / kWarp) + static_cast<int>(threadIdx.x) / kWarp;
   if (row >= rows) return;
   x += static_cast<std::int64_t>(token) * cols;
   y += static_cast<std::int64_t>(token) * rows;
@@ -95,22 +91,25 @@ __device__ inline float overflow_scale(float largest) {
 }
 
 // One block per token: x = scales * to, rounded.
-__global__ void __launch_bounds__(kThreads) convert_to_f16(const float* x, int cols, f16* to, float* scales) {
-  __shared__ float scratch[kThreads / kWarp + 1];
+__global__ void __launch_bounds__(kProductThreads) convert_to_f16(const float* x, int cols, f16* to, float* scales) {
+  __shared__ float scratch[kProductThreads / kWarp + 1];
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * cols;
   float largest = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < cols; i += kThreads) largest = fmaxf(largest, fabsf(x[row + i]));
+  for (int i = static_cast<int>(threadIdx.x); i < cols; i += kProductThreads)
+    largest = fmaxf(largest, fabsf(x[row + i]));
   const float scale = overflow_scale(block_max(largest, scratch));
-  for (int i = static_cast<int>(threadIdx.x); i < cols; i += kThreads) to[row + i] = narrow(x[row + i] * (1 / scale));
+  for (int i = static_cast<int>(threadIdx.x); i < cols; i += kProductThreads)
+    to[row + i] = narrow(x[row + i] * (1 / scale));
   if (threadIdx.x == 0) scales[blockIdx.x] = scale;
 }
 
 // One block per token: y = scale * y + bias, either of which may be null.
-__global__ void __launch_bounds__(kThreads) scale_and_bias(float* y, int rows, const float* scales, const float* bias) {
+__global__ void __launch_bounds__(kProductThreads)
+    scale_and_bias(float* y, int rows, const float* scales, const float* bias) {
   const float scale = scales ? scales[blockIdx.x] : 1.0f;
   if (scale == 1 && !bias) return;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * rows;
-  for (int i = static_cast<int>(threadIdx.x); i < rows; i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < rows; i += kProductThreads) {
     y[row + i] = scale * y[row + i] + (bias ? bias[i] : 0.0f);
   }
 }
@@ -153,8 +152,8 @@ void multiply_panels(const Context& context, const f16* x, int T, const Matrix& 
 }
 
 void finish(const MatrixProduct& product, const float* scales, cudaStream_t stream) {
-  launch("scale and bias", scale_and_bias, {dim3(static_cast<unsigned>(product.T)), dim3(kThreads)}, stream, product.y,
-         product.w->rows, scales, product.bias);
+  launch("scale and bias", scale_and_bias, {dim3(static_cast<unsigned>(product.T)), dim3(kProductThreads)}, stream,
+         product.y, product.w->rows, scales, product.bias);
 }
 
 // Holds the inputs of many tokens as numbers of f16, each token's with a scale.
@@ -166,7 +165,7 @@ class InputsInF16 {
         cols_(cols),
         values_(context, static_cast<std::int64_t>(T) * cols, stream),
         scales_(context, T, stream) {
-    launch("convert to f16", convert_to_f16, {dim3(static_cast<unsigned>(T)), dim3(kThreads)}, stream, x, cols,
+    launch("convert to f16", convert_to_f16, {dim3(static_cast<unsigned>(T)), dim3(kProductThreads)}, stream, x, cols,
            values_.data(), scales_.data());
   }
   bool are(const MatrixProduct& of) const { return of.x == from_ && of.T == tokens_ && of.w->cols == cols_; }
@@ -208,9 +207,9 @@ void CudaBackend::matmul(const float* x, int T, const Matrix& w, const float* bi
     with_type(w.type, [&]<class E>(const E*) {
       const E* const weights = static_cast<const E*>(w.data);
       const int vectors = aligned(x, weights, w.cols) ? static_cast<int>(w.cols * sizeof(E) / 16) : 0;
-      const unsigned blocks = blocks_for(w.rows, kThreads / kWarp) * static_cast<unsigned>(T);
-      launch("matmul of one token", one_token_kernel<E>, {dim3(blocks), dim3(kThreads)}, stream, x, T, weights, w.rows,
-             w.cols, vectors, bias, y);
+      const unsigned blocks = blocks_for(w.rows, kProductThreads / kWarp) * static_cast<unsigned>(T);
+      launch("matmul of one token", one_token_kernel<E>, {dim3(blocks), dim3(kProductThreads)}, stream, x, T, weights,
+             w.rows, w.cols, vectors, bias, y);
     });
     return;
   }

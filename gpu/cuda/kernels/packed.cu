@@ -9,7 +9,7 @@
 namespace hayloft::gpu::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kUnpackThreads = 256;
 
 // Fills a block's table; contains a barrier.
 template <class Form>
@@ -24,7 +24,8 @@ __device__ inline void load_table(const PackedView& w, float* table) {
 
 // A thread has one chunk of one row: 64 bytes of f16.
 template <class Form>
-__global__ void __launch_bounds__(kThreads) unpack_rows_kernel(const PackedView w, int first, int rows, f16* out) {
+__global__ void __launch_bounds__(kUnpackThreads)
+    unpack_rows_kernel(const PackedView w, int first, int rows, f16* out) {
   __shared__ float table[16];
   load_table<Form>(w, table);
   const int chunks = w.cols / kChunkColumns;
@@ -56,7 +57,7 @@ __global__ void __launch_bounds__(kThreads) unpack_rows_kernel(const PackedView 
 
 // A thread has one chunk of one token's row.
 template <class Form>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kUnpackThreads)
     embed_packed_kernel(const PackedView w, const std::int32_t* tokens, int count, float* out) {
   __shared__ float table[16];
   load_table<Form>(w, table);

@@ -25,7 +25,7 @@ constexpr unsigned kWhole = 0x4b400000;
 
 // Says how many chunks a thread has under way: they come from device memory, and a matrix has few threads to wait.
 template <class Form>
-inline constexpr int kAhead = Form::bits == 4 ? 4 : 2;
+inline constexpr int kChunksAhead = Form::bits == 4 ? 4 : 2;
 
 // Says for how many threads of a multiprocessor its registers are to be enough: chunks of five bits do not fit the 64
 // of a thread that are left for each of more.
@@ -137,7 +137,7 @@ template <class Form, int kThreads>
 __global__ void __launch_bounds__(kThreads, kResident<Form> / kThreads)
     packed_token_kernel(int tokens, const PackedProducts all) {
   constexpr int columns_of_threads = kThreads / kTileRows, parts = kParts / columns_of_threads;
-  constexpr int ahead = kAhead<Form>, at_once = ahead * columns_of_threads;  // chunks
+  constexpr int ahead = kChunksAhead<Form>, at_once = ahead * columns_of_threads;  // chunks
   constexpr std::make_integer_sequence<int, ahead> turns;
   __shared__ WholeInputs<Form, at_once> inputs[2];
   __shared__ float sums[kParts / 2][kTileRows + 1];

@@ -7,7 +7,7 @@
 namespace hayloft::gpu::cuda {
 namespace {
 
-constexpr int kPlaceThreads = 512;
+constexpr int kPlaceRowsThreads = 512;
 constexpr std::uint32_t kOrderShift = 4;  // of a row that no slot holds: what is known of it so far, above the flags
 constexpr std::uint32_t kMostWanted = 255;
 
@@ -34,8 +34,8 @@ __device__ inline std::uint64_t mixed(std::uint64_t x) {
 
 // A block of threads for each KV head, whose sets are its own: what it reads is found first; then rows that are not
 // there are told apart by their order in their set; then each looks for the slot of that order; and then takes it.
-__global__ __launch_bounds__(kPlaceThreads) void place_rows_kernel(const PlaceRows a) {
-  __shared__ unsigned held_of_warp[kPlaceThreads / kWarp];
+__global__ __launch_bounds__(kPlaceRowsThreads) void place_rows_kernel(const PlaceRows a) {
+  __shared__ unsigned held_of_warp[kPlaceRowsThreads / kWarp];
   const int kv_head = static_cast<int>(blockIdx.x);
   const std::int64_t first_slot = static_cast<std::int64_t>(kv_head) * a.slots.sets * kRowWays;
   std::uint64_t* const rows = a.slots.rows + first_slot;
@@ -51,7 +51,7 @@ __global__ __launch_bounds__(kPlaceThreads) void place_rows_kernel(const PlaceRo
   const auto set_of = [&](std::uint64_t row) { return static_cast<std::uint32_t>(mixed(row) & (a.slots.sets - 1)); };
 
   unsigned held = 0;
-  for (std::int64_t i = threadIdx.x; i < count; i += kPlaceThreads) {
+  for (std::int64_t i = threadIdx.x; i < count; i += kPlaceRowsThreads) {
     if (!is_read(i)) continue;
     const std::uint64_t row = row_number(a.store, kv_head, positions[i]);
     const std::int64_t slot = static_cast<std::int64_t>(set_of(row)) * kRowWays;
@@ -66,13 +66,13 @@ __global__ __launch_bounds__(kPlaceThreads) void place_rows_kernel(const PlaceRo
     places[i] = place;
   }
   __syncthreads();
-  for (std::int64_t i = threadIdx.x; i < count; i += kPlaceThreads) {
+  for (std::int64_t i = threadIdx.x; i < count; i += kPlaceRowsThreads) {
     if (!is_read(i) || places[i] != 0) continue;
     const std::uint32_t order = atomic_add(wanted + set_of(row_number(a.store, kv_head, positions[i])), 1u);
     places[i] = (order < kMostWanted ? order : kMostWanted) << kOrderShift;
   }
   __syncthreads();
-  for (std::int64_t i = threadIdx.x; i < count; i += kPlaceThreads) {
+  for (std::int64_t i = threadIdx.x; i < count; i += kPlaceRowsThreads) {
     if (!is_read(i)) continue;
     const std::uint32_t place = places[i];
     if ((place & kHeld) != 0) continue;
@@ -94,7 +94,7 @@ __global__ __launch_bounds__(kPlaceThreads) void place_rows_kernel(const PlaceRo
     if (order == 0) wanted[slot / kRowWays] = 0;
   }
   __syncthreads();
-  for (std::int64_t i = threadIdx.x; i < count; i += kPlaceThreads) {
+  for (std::int64_t i = threadIdx.x; i < count; i += kPlaceRowsThreads) {
     if (!is_read(i)) continue;
     const std::uint32_t place = places[i];
     if ((place & kFilled) == 0) continue;
@@ -116,7 +116,7 @@ __global__ __launch_bounds__(kPlaceThreads) void place_rows_kernel(const PlaceRo
 
 void place_rows(const DeviceStore& store, const RowSlots& slots, const RowReads& reads, std::uint32_t* places,
                 cudaStream_t stream) {
-  launch("place_rows", place_rows_kernel, {static_cast<unsigned>(store.kv_heads), kPlaceThreads}, stream,
+  launch("place_rows", place_rows_kernel, {static_cast<unsigned>(store.kv_heads), kPlaceRowsThreads}, stream,
          PlaceRows{store, slots, reads, places});
 }
 
