@@ -62,7 +62,7 @@ cudaError_t allocate_pinned(const char* function, void** data, std::size_t bytes
     if (runtime.memory.pinned_bytes() + bytes > runtime.device.registrable_bytes) return cudaErrorMemoryAllocation;
     void* memory = nullptr;
     if (posix_memalign(&memory, 4096, bytes) != 0) return cudaErrorMemoryAllocation;
-    std::memset(memory, 0xff, bytes);
+    fill_unwritten(memory, bytes);
     runtime.memory.pin(memory, bytes, true);
     *data = memory;
     return cudaSuccess;

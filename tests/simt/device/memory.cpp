@@ -1,29 +1,60 @@
 #include "tests/simt/device/memory.h"
 
 #include <sanitizer/asan_interface.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <stdexcept>
+#include <vector>
 
 namespace hayloft::simt {
 namespace {
 
 constexpr std::size_t device_alignment = 256;
 constexpr std::size_t most_filled = std::size_t{64} << 20;  // so that who takes much and uses little is quick
+constexpr std::size_t pattern_bytes = std::size_t{1} << 20;
+constexpr std::uintptr_t page_bytes = 4096;
 
 std::uintptr_t address_of(const void* data) {
   return reinterpret_cast<std::uintptr_t>(data);
 }
 
+// A file in memory of pattern_bytes that are 0xff; -1 when the system gives none.
+int pattern_file() {
+  static const int file = [] {
+    const int made = memfd_create("unwritten", MFD_CLOEXEC);
+    const std::vector<char> bytes(pattern_bytes, '\xff');
+    const bool written = made >= 0 && write(made, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size());
+    return written ? made : -1;
+  }();
+  return file;
+}
+
 }  // namespace
+
+void fill_unwritten(void* data, std::size_t bytes) {
+  const std::uintptr_t begin = address_of(data), end = begin + bytes;
+  std::uintptr_t at = (begin + page_bytes - 1) / page_bytes * page_bytes;
+  if (at + pattern_bytes > end || pattern_file() < 0) {
+    std::memset(data, 0xff, bytes);
+    return;
+  }
+  std::memset(data, 0xff, at - begin);
+  for (; at + pattern_bytes <= end; at += pattern_bytes) {
+    void* const piece = reinterpret_cast<void*>(at);
+    if (mmap(piece, pattern_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, pattern_file(), 0) != piece) break;
+  }
+  std::memset(reinterpret_cast<void*>(at), 0xff, end - at);
+}
 
 void* Memory::allocate(std::size_t bytes, int device) {
   void* data = nullptr;
   if (posix_memalign(&data, device_alignment, bytes) != 0) return nullptr;
-  std::memset(data, 0xff, std::min(bytes, most_filled));  // NaN as f32 and f16, -1 as an integer
+  fill_unwritten(data, std::min(bytes, most_filled));
   ASAN_POISON_MEMORY_REGION(data, bytes);
   device_[address_of(data)] = {bytes, false, false, device};
   device_bytes_[device] += bytes;

@@ -22,10 +22,19 @@ std::size_t dynamic_offset(const Kernel& kernel) {  // behind the static variabl
   return (kernel.static_shared_bytes + alignment - 1) / alignment * alignment;
 }
 
+// Keeps the registers of launches before: to ask the system for them at each launch would take a tenth of the time.
+std::vector<Warp::Registers>& spare_registers() {
+  static std::vector<Warp::Registers> spare;
+  return spare;
+}
+
 class GridRun {
  public:
   GridRun(const Module& module, const Kernel& kernel, const Grid& grid, AddressSpaces& memory, Schedule& schedule,
           std::mt19937_64& random);
+  ~GridRun();
+  GridRun(const GridRun&) = delete;
+  GridRun& operator=(const GridRun&) = delete;
 
   void run();  // throws Failure
   std::uint64_t instructions() const { return instructions_; }
@@ -67,9 +76,18 @@ GridRun::GridRun(const Module& module, const Kernel& kernel, const Grid& grid, A
       random_(random),
       threads_(grid.threads.x * grid.threads.y * grid.threads.z),
       issues_(kernel.code.size()) {
+  std::vector<Warp::Registers>& spare = spare_registers();
+  const unsigned warps = (threads_ + kLanes - 1) / kLanes;
+  if (spare.size() < warps) spare.resize(warps);
+  warps_.reserve(warps);
   for (unsigned first = 0; first < threads_; first += kLanes) {
-    warps_.emplace_back(kernel, memory, first / kLanes, std::min(kLanes, threads_ - first));
+    warps_.emplace_back(kernel, memory, first / kLanes, std::min(kLanes, threads_ - first), std::move(spare.back()));
+    spare.pop_back();
   }
+}
+
+GridRun::~GridRun() {
+  for (Warp& warp : warps_) spare_registers().push_back(warp.take_registers());
 }
 
 uint3 GridRun::index(unsigned thread) const {

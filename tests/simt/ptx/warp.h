@@ -1,10 +1,12 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/simt/ptx/module/kernel.h"
@@ -22,11 +24,20 @@ struct Fault : std::runtime_error {
 // 32 threads of a block: their registers, where each is and what it waits for.
 class Warp {
  public:
-  Warp(const Kernel& kernel, AddressSpaces& spaces, unsigned in_block, unsigned threads)
+  struct alignas(64) Line {
+    std::array<std::byte, 64> bytes;
+  };
+  using Registers = std::vector<Line>;
+
+  // `registers` may be those of a warp before, of any kernel, whose memory is used again.
+  Warp(const Kernel& kernel, AddressSpaces& spaces, unsigned in_block, unsigned threads, Registers registers = {})
       : memory(spaces),
         number(in_block),
         existing(threads == kLanes ? ~Mask{0} : (Mask{1} << threads) - 1),
-        registers_(kernel.register_bytes / sizeof(Line) + 1) {}
+        registers_(std::move(registers)) {
+    registers_.resize(std::max(registers_.size(), kernel.register_bytes / sizeof(Line) + 1));
+  }
+  Registers take_registers() { return std::move(registers_); }
 
   template <class T>
   T* lanes(Register of) {  // 32
@@ -92,10 +103,7 @@ class Warp {
   std::array<std::vector<Copy>, kLanes> copies;
 
  private:
-  struct alignas(64) Line {
-    std::array<std::byte, 64> bytes;
-  };
-  std::vector<Line> registers_;
+  Registers registers_;
 };
 
 // body(lane) for the lanes of the mask.
