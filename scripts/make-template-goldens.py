@@ -87,6 +87,7 @@ TEMPLATES = [
     # Methods.
     "{{ text.strip() }}|{{ text.lstrip() }}|{{ text.rstrip() }}|{{ 'xxaxx'.strip('x') }}|{{ 'abca'.rstrip('ca') }}",
     "{{ 'a,b,,c'.split(',') }}{{ ' a  b '.split() }}{{ 'a b c'.split(' ', 1) }}{{ 'a b c'.rsplit(' ', 1) }}",
+    "{{ ' a  b\t '.split(none, 1) }}{{ ' a  b '.rsplit(none, 1) }}{{ 'a  '.split(none, 1) }}{{ ' a '.split(none, 0) }}",
     "{{ 'a-b'.split('-')[-1] }} {{ 'k: v: w'.partition(': ') }} {{ lines.splitlines() }} {{ 'x'.join(['a', 'b']) }}",
     "{{ word.startswith('nee') }} {{ word.endswith(('x', 'dle')) }} {{ word.upper() }} {{ 'ÄÖ'.lower() }}",
     "{{ word.replace('e', 'E') }} {{ word.replace('e', 'E', 1) }} {{ word.find('d') }} {{ word.find('x') }}",

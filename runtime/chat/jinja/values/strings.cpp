@@ -131,8 +131,7 @@ std::vector<std::string_view> split(std::string_view text, std::int64_t most, bo
       text = stripped(text.substr(end), Side::left);
     }
   }
-  if (!text.empty()) parts.push_back(stripped(text, from_right ? Side::left : Side::right));
-  if (!text.empty() && parts.back().empty()) parts.pop_back();
+  if (!text.empty()) parts.push_back(text);  // the spaces at its other end belong to it, as in Python
   if (from_right) std::reverse(parts.begin(), parts.end());
   return parts;
 }
