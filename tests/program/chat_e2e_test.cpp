@@ -76,12 +76,17 @@ TEST_F(ChatTest, OfAnAnswerInChannelsTheReasoningIsNoPart) {
     }
     write("tokenizer.json", tokenizer.dump());
     // The answer is tokens 1001 to 1005, the last two of which are text.
-    const Outcome read = chat(
-        "the hay is\n", {"-n", "5", "--repeat-penalty", "1000", "--logit-bias", "1001+90", "--logit-bias", "1002+80",
-                         "--logit-bias", "1003+70", "--logit-bias", "1004+60", "--logit-bias", "1005+50"});
-    ASSERT_EQ(read.exit_code, 0) << read.err;
-    EXPECT_EQ(read.out, channel == "final" ? "althy tail\n" : "\n");
-    EXPECT_EQ(read.err.find("althy tail\n") != std::string::npos, channel == "analysis") << read.err;
+    std::vector<std::string> options = {"-n", "5", "--repeat-penalty", "1000"};
+    for (const char* bias : {"1001+90", "1002+80", "1003+70", "1004+60", "1005+50"}) {
+      options.insert(options.end(), {"--logit-bias", bias});
+    }
+    std::vector<std::string> once = {"generate", "--chat", "-m", model_, "-p", "the hay is"};
+    once.insert(once.end(), options.begin(), options.end());
+    for (const Outcome& read : {chat("the hay is\n", options), run_program(once)}) {
+      ASSERT_EQ(read.exit_code, 0) << read.err;
+      EXPECT_EQ(read.out, channel == "final" ? "althy tail\n" : "\n");
+      EXPECT_EQ(read.err.find("althy tail\n") != std::string::npos, channel == "analysis") << read.err;
+    }
   }
 }
 

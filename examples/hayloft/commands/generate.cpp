@@ -25,6 +25,7 @@
 #include "offload/error.h"
 #include "offload/progress.h"
 #include "offload/text/format.h"
+#include "runtime/chat/calls/answer_form.h"
 #include "runtime/chat/special_guard.h"
 #include "runtime/context/column_choice.h"
 #include "runtime/decode/sampler.h"
@@ -151,6 +152,7 @@ class GenerateCommand : public Command {
     if (chat) {
       prompt = message(prompt.text, *chat, tokenizer);
       drawing_.ends = runtime::end_of_turn_tokens(tokenizer);
+      drawing_.channels = runtime::answer_form(*chat, {}, "").channels;
     }
     method_ = with_rates(method_, *environment_, machine_.profile);
     if (snapshot_) method_ = runtime::with_column_recall(method_, runtime::saved_column_recall(*snapshot_));
