@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A pseudo-terminal: what is written to its name is read back here.
+// A pseudo-terminal: what is written to its name is read back here, and what is typed here is read from its name.
 class Terminal {
  public:
   Terminal() : descriptor_(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC)) {
@@ -36,6 +36,10 @@ class Terminal {
   Terminal& operator=(const Terminal&) = delete;
 
   const std::string& name() const { return name_; }
+
+  void type(const std::string& keys) {
+    ASSERT_EQ(::write(descriptor_, keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
+  }
 
   std::string written() {
     ::fcntl(descriptor_, F_SETFL, O_NONBLOCK);
@@ -113,6 +117,16 @@ TEST_F(TerminalTest, AnswersAreShownOnATerminal) {
   const std::string shown = terminal.written();
   EXPECT_EQ(shown.find(escape), std::string::npos) << shown;
   EXPECT_NE(shown.find(replacement), std::string::npos) << shown;
+}
+
+TEST_F(TerminalTest, LinesThatAreCutOrNoTextAreSaidAndPassedOver) {
+  Terminal terminal;
+  terminal.type(std::string(5000, 'a') + "\n\xFF\nThe sky is\n\x04");
+  const Outcome outcome = Program({"ask", saved_, "-n", "8"}, "", terminal.name()).wait();
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_NE(outcome.err.find("line 1: a terminal cuts lines at 4095 bytes"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("line 2: is not UTF-8"), std::string::npos) << outcome.err;
+  EXPECT_EQ(outcome.out, run_program({"ask", saved_, "-p", "The sky is", "-n", "8"}).out);
 }
 
 }  // namespace

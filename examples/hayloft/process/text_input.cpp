@@ -17,6 +17,9 @@ namespace {
 
 constexpr std::uint64_t most_line_bytes = std::uint64_t{64} << 20;
 
+// Linux holds so much of a line that is typed, and drops what follows.
+constexpr std::size_t most_typed_bytes = 4095;
+
 }  // namespace
 
 std::string read_text(const std::string& option, const std::string& path) {
@@ -34,11 +37,24 @@ void check_typed_texts(const CLI::App& command) {
 LineInput::LineInput() : terminal_(isatty(STDIN_FILENO) != 0) {}
 
 bool LineInput::next(std::string& line) {
+  while (take(line)) {
+    try {
+      check(line);
+      return true;
+    } catch (const Error& error) {
+      if (!terminal_) throw;
+      note("{}; the line is passed over\n", error.what());
+    }
+  }
+  return false;
+}
+
+bool LineInput::take(std::string& line) {
   if (terminal_) note("> ");
-  const std::string name = fmt::format("standard input, line {}", ++number_);
+  ++number_;
   std::size_t end = ahead_.find('\n');
   while (end == std::string::npos && !ended_) {
-    if (ahead_.size() > most_line_bytes) fail("{}: has more than {}", name, format_bytes(most_line_bytes));
+    if (ahead_.size() > most_line_bytes) fail("{}: has more than {}", name(), format_bytes(most_line_bytes));
     offload::wait_for_input(STDIN_FILENO);
     char piece[1 << 12];
     const ssize_t got = ::read(STDIN_FILENO, piece, sizeof piece);
@@ -55,13 +71,24 @@ bool LineInput::next(std::string& line) {
   }
   line = ahead_.substr(0, end);
   ahead_.erase(0, end == std::string::npos ? end : end + 1);
+  return true;
+}
+
+void LineInput::check(std::string& line) const {
+  if (terminal_ && line.size() >= most_typed_bytes) {
+    fail("{}: a terminal cuts lines at {} bytes, and this one may have been longer; give it by a pipe, as in < FILE",
+         name(), most_typed_bytes);
+  }
   if (number_ == 1) {
-    line = checked_text(name, std::move(line));
+    line = checked_text(name(), std::move(line));
   } else {
-    require_text(name, line);
+    require_text(name(), line);
   }
   if (line.ends_with('\r')) line.pop_back();  // of a file that was written on Windows
-  return true;
+}
+
+std::string LineInput::name() const {
+  return fmt::format("standard input, line {}", number_);
 }
 
 }  // namespace hayloft::cli

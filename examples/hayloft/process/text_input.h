@@ -19,10 +19,15 @@ class LineInput {
   LineInput();
 
   // False at the end of the input. Ends with Interrupted while a pipe or a terminal is waited for; throws Error when
-  // reading fails and on a line that is no text, or too long for one.
+  // reading fails and on a line that is no text, or too long for one. A line that is typed is passed over then, with a
+  // message, and so is one that the terminal may have cut.
   bool next(std::string& line);
 
  private:
+  bool take(std::string& line);         // the next line as it is
+  void check(std::string& line) const;  // throws Error
+  std::string name() const;             // of the line that was taken
+
   bool terminal_;
   std::string ahead_;  // read already, from the next line on
   bool ended_ = false;
