@@ -134,5 +134,12 @@ TEST(UnusedOptions, OfEqualBytesWhereEveryKeyIsRead) {
   EXPECT_EQ(notes_of(run(eval, {"--attn", "dense,sparq:k=64"})), Words{});
 }
 
+TEST(UnusedOptions, OfAPenaltyThatIsOff) {
+  const Words generate = {"generate", "-m", model, "-p", "The hay", "-n", "1", "-t", "1", "--repeat-last-n", "5"};
+  EXPECT_EQ(notes_of(run(generate, {})),
+            Words{"note: --repeat-last-n has no effect: it belongs to --repeat-penalty, which is off"});
+  EXPECT_EQ(notes_of(run(generate, {"--repeat-penalty", "1.1"})), Words{});
+}
+
 }  // namespace
 }  // namespace hayloft

@@ -130,6 +130,9 @@ void add_sampling_options(CLI::App& app, runtime::SamplerOptions& options) {
 }
 
 void note_unused_sampling(const CLI::App& app, const runtime::SamplerOptions& options) {
+  if (app.get_option("--repeat-last-n")->count() > 0 && options.rules.repetition_penalty == 1) {
+    note("note: --repeat-last-n has no effect: it belongs to --repeat-penalty, which is off\n");
+  }
   if (options.temperature != 0) return;
   std::vector<std::string> given;
   for (const char* option : {"--top-k", "--top-p", "--min-p", "--seed"}) {
