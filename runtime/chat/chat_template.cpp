@@ -21,8 +21,10 @@ struct Known {
 };
 constexpr Known known[] = {
     {"llama-2",
-     "{% for message in messages %}{% if message.role == 'assistant' %} {{ message.content }} </s>"
-     "{% else %}[INST] {{ message.content }} [/INST]{% endif %}{% endfor %}"},
+     "{% for message in messages %}{% if message.role == 'assistant' %} {{ message.content }} </s><s>"
+     "{% elif message.role == 'user' %}[INST] {% if not loop.first and loop.previtem.role == 'system' %}"
+     "<<SYS>>\n{{ loop.previtem.content }}\n<</SYS>>\n\n{% endif %}{{ message.content }} [/INST]{% endif %}{% endfor "
+     "%}"},
     {"llama-3",
      "<|begin_of_text|>{% for message in messages %}"
      "<|start_header_id|>{{ message.role }}<|end_header_id|>\n\n{{ message.content }}<|eot_id|>{% endfor %}"
@@ -99,19 +101,26 @@ ChatTemplate ChatTemplate::from_source(std::string_view text, const std::string&
 }
 
 ChatTemplate ChatTemplate::named(const std::string& text) {
-  if (text == "none") return {};
+  constexpr const char* place = "{task}";
+  const std::string name = "--chat-template " + text;
+  if (text == "none") return from_text(place, place, name);
   for (const Known& each : known) {
-    if (text == each.name) return from_source(each.source, "--chat-template " + text);
+    if (text == each.name) return from_source(each.source, name);
   }
-  constexpr std::string_view place = "{task}";
-  std::string written = text;
-  for (std::size_t at = 0; (at = written.find("\\n", at)) != std::string::npos;) written.replace(at, 2, "\n");
-  const std::size_t at = written.find(place);
-  if (at == std::string::npos) {
-    fail("--chat-template {}: must be model, none, llama-2, llama-3, chatml, or a text with {{task}} in it", text);
+  if (text.find(place) == std::string::npos) {
+    fail("{}: must be model, none, llama-2, llama-3, chatml, or a text with {{task}} in it", name);
   }
-  return from_source("{{ before }}{{ messages[-1].content }}{{ after }}", "--chat-template " + text,
-                     {{"before", written.substr(0, at)}, {"after", written.substr(at + place.size())}});
+  return from_text(text, place, name);
+}
+
+ChatTemplate ChatTemplate::from_text(std::string text, const std::string& place, const std::string& name) {
+  for (std::size_t at = 0; (at = text.find("\\n", at)) != std::string::npos;) text.replace(at, 2, "\n");
+  return from_source(
+      "{% for message in messages %}{% if message.role == 'assistant' %}{{ message.content }}"
+      "{% elif message.role == 'user' %}{{ text | replace(place, message.content) }}"
+      "{% else %}{{ raise_exception('there is no place for a message of the role ' ~ message.role) }}{% endif %}"
+      "{% endfor %}",
+      name, {{"text", std::move(text)}, {"place", place}});
 }
 
 std::string messages_json(std::span<const ChatMessage> messages) {

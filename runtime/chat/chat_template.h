@@ -43,9 +43,13 @@ class ChatTemplate {
  public:
   ChatTemplate() = default;  // writes a single message as it is
 
-  // "none", "llama-2", "llama-3", "chatml", or a text with {task} in it where the one message goes, in which \n is a
-  // newline. Throws Error.
+  // "none", which writes messages and answers one behind another, "llama-2", "llama-3", "chatml", or a text as
+  // from_text() has it, with {task} where a message goes. Throws Error.
   static ChatTemplate named(const std::string& text);
+
+  // Writes each message of the user as a text in which it takes every place that is marked so, and \n is a newline, and
+  // answers as they are; other roles are refused. name is used in messages.
+  static ChatTemplate from_text(std::string text, const std::string& place, const std::string& name);
 
   // source: Jinja; name is used in messages; variables: those that it may name besides, as bos_token and eos_token with
   // their texts. Throws Error naming it and the line.

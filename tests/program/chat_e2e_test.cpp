@@ -226,6 +226,28 @@ TEST_F(ChatTest, WhatTheTemplateRefusesIsOneLine) {
                            {"--system goes with --chat"}));
 }
 
+TEST_F(ChatTest, ASystemMessageWithoutAPlaceIsRefused) {
+  const std::vector<std::string> given = {"--system", "short", "-n", "1"};
+  write("chat_template.jinja", "{{ messages[-1].content }}");
+  EXPECT_TRUE(refused_with(chat("hay\n", given), 1, {"--system: the chat template leaves it out"}));
+  for (const char* text : {"none", "Q: {task}"}) {
+    std::vector<std::string> options = given;
+    options.insert(options.end(), {"--chat-template", text});
+    EXPECT_TRUE(refused_with(chat("hay\n", options), 1, {"--system: --chat-template ", text, "no place"}));
+  }
+}
+
+TEST_F(ChatTest, ATextForAMessageGoesThroughTheConversation) {
+  for (const std::string text : {"none", "Of {task}: "}) {
+    const Outcome outcome = chat("the hay\nand then\n", {"-n", "5", "--chat-template", text});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    const std::string one = text == "none" ? "the hay" : "Of the hay: ";
+    const std::string two = text == "none" ? "and then" : "Of and then: ";
+    const std::string first = generated(one, "5");
+    EXPECT_EQ(outcome.out, first + generated(one + first.substr(0, first.size() - 1) + two, "5"));
+  }
+}
+
 TEST_F(ChatTest, EndsWhereThereIsNoMoreRoom) {
   const Outcome outcome = chat("hay\nhay\nhay\n", {"-c", "20", "-n", "6"});
   EXPECT_EQ(outcome.exit_code, 1);

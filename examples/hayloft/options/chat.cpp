@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/values.h"
@@ -30,14 +32,33 @@ void add_chat_options(CLI::App& app, ChatChoices& choices) {
   advanced(app, Section::text, {"--chat-template"});
 }
 
-runtime::ChatTemplate chosen_template(const ChatChoices& choices, const std::filesystem::path& model) {
-  if (choices.chat_template != "model") return runtime::ChatTemplate::named(choices.chat_template);
+namespace {
+
+runtime::ChatTemplate template_by_name(const std::string& name, const std::filesystem::path& model) {
+  if (name != "model") return runtime::ChatTemplate::named(name);
   const std::optional<runtime::ChatTemplate> own = runtime::load_chat_template(model);
   if (!own) {
     fail("{}: the model has no chat template; say how messages are written by --chat-template, as in chatml or llama-3",
          model.string());
   }
   return *own;
+}
+
+// Throws Error where the template refuses a system message, or leaves it out.
+void require_place(const runtime::ChatTemplate& chat, const std::string& system) {
+  const std::array<runtime::ChatMessage, 2> messages{{{"system", system}, {"user", "?"}}};
+  const runtime::ChatOptions options;  // of one moment
+  const std::string text = named("--system", [&] { return chat.render(messages, options); });
+  if (text.find(system) != std::string::npos) return;
+  if (text == chat.render(std::span(messages).last(1), options)) fail("--system: the chat template leaves it out");
+}
+
+}  // namespace
+
+runtime::ChatTemplate chosen_template(const ChatChoices& choices, const std::filesystem::path& model) {
+  runtime::ChatTemplate chat = template_by_name(choices.chat_template, model);
+  if (!choices.system.empty()) require_place(chat, choices.system);
+  return chat;
 }
 
 namespace {

@@ -19,7 +19,8 @@ struct ChatChoices {
 // --chat-template and --system.
 void add_chat_options(CLI::App& app, ChatChoices& choices);
 
-// The model's own template, or the one that was named. Throws Error when it is to be the model's and there is none.
+// The model's own template, or the one that was named. Throws Error when it is to be the model's and there is none, and
+// where it has no place for the system message that was given.
 runtime::ChatTemplate chosen_template(const ChatChoices& choices, const std::filesystem::path& model);
 
 // Says which recommendations of a model's makers hold: all of them, or only the rules that hold for greedy texts too,

@@ -184,7 +184,20 @@ TEST_F(ChatTemplateTest, KnowsAFewByName) {
             "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWo?<|im_end|>\n"
             "<|im_start|>assistant\nDa.<|im_end|>\n<|im_start|>assistant\n");
   EXPECT_EQ(ChatTemplate::named("{{ Q }}: {task}\\nA:").text("why"), "{{ Q }}: why\nA:");
+  EXPECT_EQ(ChatTemplate::named("{task} or {task}? ").text("why"), "why or why? ");
   EXPECT_TRUE(refuses([] { ChatTemplate::named("llama-9"); }, {"--chat-template llama-9", "{task}"}));
+}
+
+TEST_F(ChatTemplateTest, KnownByNameWriteWholeConversations) {
+  const std::vector<ChatMessage> talk = {{"user", "a"}, {"assistant", "b"}, {"user", "c"}};
+  EXPECT_EQ(ChatTemplate::named("none").render(talk), "abc");
+  EXPECT_EQ(ChatTemplate::named("<{task}>").render(talk), "<a>b<c>");
+  EXPECT_EQ(ChatTemplate::named("llama-2").render(talk), "[INST] a [/INST] b </s><s>[INST] c [/INST]");
+  const std::vector<ChatMessage> with_system = {{"system", "Be brief."}, {"user", "a"}};
+  EXPECT_EQ(ChatTemplate::named("llama-2").render(with_system), "[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\na [/INST]");
+  for (const char* text : {"none", "<{task}>"}) {
+    EXPECT_TRUE(refuses([&] { ChatTemplate::named(text).render(with_system); }, {text, "role system"}));
+  }
 }
 
 }  // namespace
