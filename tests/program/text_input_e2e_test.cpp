@@ -99,6 +99,22 @@ TEST_F(TextInputTest, QuestionsEndInEitherWay) {
   const std::string usual = answers("The sky is\nThe grass is\n");
   EXPECT_EQ(answers("The sky is\r\nThe grass is\r\n"), usual);
   EXPECT_EQ(answers("\xEF\xBB\xBFThe sky is\r\n\r\nThe grass is\r"), usual);
+  EXPECT_EQ(answers("The sky is\n  \nThe grass is\n"), usual);
+}
+
+TEST_F(TextInputTest, AQuestionGoesIntoEveryPlaceOfATemplateAndIsWords) {
+  const std::string context = saved(hay);
+  const auto answer = [&](const std::string& form, const std::string& question, const Arguments& more) {
+    Arguments arguments = {"ask", context, "--template", form, "-p", question};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_program(arguments);
+  };
+  EXPECT_EQ(answer("{}{}", "The sky is", {"-n", "8"}).out, answer("{}", "The sky isThe sky is", {"-n", "8"}).out);
+  EXPECT_TRUE(refused_with(answer("", "The sky is", {}), 2, {"--template", "{}"}));
+  // The token that ends the text is drawn unless the text has it already.
+  const Arguments end_first = {"-n", "1", "--no-repeat-ngram", "1", "--logit-bias", "0+90", "--logit-bias", "900+80"};
+  EXPECT_EQ(answer("{}", "The sky<|end_of_text|> is", end_first).out, "\n");
+  EXPECT_EQ(answer("<|end_of_text|>{}", "The sky is", end_first).out, " wood\n");
 }
 
 TEST_F(TextInputTest, LineEndsOfADocumentStay) {

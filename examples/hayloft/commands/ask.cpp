@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <optional>
 
 #include "examples/hayloft/audit_options.h"
@@ -45,7 +46,11 @@ constexpr const char* ask_examples = R"(Examples:
       on a terminal: type questions, end with Ctrl-D)";
 
 // The place where a text stands that the question goes into.
-constexpr std::string_view slot = "{}";
+constexpr const char* slot = "{}";
+
+bool is_blank(const std::string& question) {
+  return question.find_first_not_of(" \t\r\n") == std::string::npos;
+}
 
 class AskCommand : public Command {
  public:
@@ -83,14 +88,12 @@ class AskCommand : public Command {
     machine_.head = drafts_ && drafts_->head;
     audit_.check();
     quote_choices_.check();
-    for (const std::string& question : questions_) {
-      if (question.find_first_not_of(" \t\r\n") != std::string::npos) continue;
+    if (std::ranges::any_of(questions_, is_blank)) {
       fail("--prompt: the question is empty; write one, or leave --prompt out to type questions");
     }
     runtime::Sampler sampler(sampling_);
-    if (template_.empty()) return;
-    if (template_.find(slot) == std::string::npos) fail("--template: {{}} must stand where the question goes");
-    for (std::size_t at; (at = template_.find("\\n")) != std::string::npos;) template_.replace(at, 2, "\n");
+    if (app_->count("--template") == 0 || template_.find(slot) != std::string::npos) return;
+    fail("--template: {{}} must stand where the question goes");
   }
 
   void check_ranks() const override {
@@ -151,9 +154,9 @@ class AskCommand : public Command {
     environment_.emplace(machine_, directory_, rope_);
     check_drawing(*environment_, drawing_);
     set_drafts(drawing_, drafts_, exact_.draft, method_, *environment_->backend);
-    if (chat_) {
+    if (own_template_) {
       drawing_.ends = runtime::end_of_turn_tokens(*environment_->tokenizer);
-      drawing_.channels = runtime::answer_form(*chat_, {}, "").channels;
+      drawing_.channels = runtime::answer_form(chat_, {}, "").channels;
     }
     method_ = runtime::with_column_recall(with_rates(method_, *environment_, machine_.profile),
                                           runtime::saved_column_recall(snapshot));
@@ -162,34 +165,22 @@ class AskCommand : public Command {
 
   // Chooses how questions are written and answers drawn: as the model's makers say, unless --template does.
   void choose_form(const std::filesystem::path& model) {
-    drawing_ = {sampling_, predict_, answers_};
-    if (!template_.empty()) {
-      drawing_.sampling = sampling_for(*app_, sampling_, model, Recommended::rules, machine_.verbose);
-      return;
-    }
-    chat_ = runtime::load_chat_template(model);
-    if (chat_) {
-      drawing_.sampling = sampling_for(*app_, sampling_, model, Recommended::all, machine_.verbose);
-    } else {
-      drawing_.sampling = sampling_for(*app_, sampling_, model, Recommended::rules, machine_.verbose);
+    std::optional<runtime::ChatTemplate> own;
+    if (template_.empty()) own = runtime::load_chat_template(model);
+    own_template_ = own.has_value();
+    const Recommended what = own ? Recommended::all : Recommended::rules;
+    drawing_ = {sampling_for(*app_, sampling_, model, what, machine_.verbose), predict_, answers_};
+    if (!own && template_.empty()) {
       if (machine_.verbose) note("the model has no chat template: a question stands on a line of its own\n");
       template_ = "\n{}";
     }
-  }
-
-  runtime::GuardedText written(const std::string& question, const runtime::Tokenizer& tokenizer) const {
-    if (chat_) {
-      const runtime::ChatMessage message{"user", question};
-      return runtime::render_guarded(*chat_, tokenizer, {&message, 1});
-    }
-    std::string text = template_;
-    return {text.replace(text.find(slot), slot.size(), question), ""};
+    chat_ = own ? *own : runtime::ChatTemplate::from_text(template_, slot, "--template");
   }
 
   void answer_lines(const Environment& environment, const Context& context, WatchedMethod& method) {
     SharedLines input;
     for (std::string line; input.next(line);) {
-      if (!line.empty()) answer(environment, context, method, line);
+      if (!is_blank(line)) answer(environment, context, method, line);
     }
   }
 
@@ -197,7 +188,8 @@ class AskCommand : public Command {
               const std::string& question) {
     std::vector<std::int32_t> tokens;
     prepare_together([&] {
-      const auto [text, guard] = written(question, *environment.tokenizer);
+      const runtime::ChatMessage message{"user", question};
+      const auto [text, guard] = runtime::render_guarded(chat_, *environment.tokenizer, {&message, 1});
       tokens = environment.tokenizer->encode_continuation(text, guard);
       if (tokens.empty()) fail("the question is empty");
     });
@@ -217,8 +209,9 @@ class AskCommand : public Command {
   std::string context_;
   std::string model_;
   std::vector<std::string> questions_;
-  std::string template_;                       // empty: the model's
-  std::optional<runtime::ChatTemplate> chat_;  // where that is used
+  std::string template_;        // empty: the model's
+  runtime::ChatTemplate chat_;  // writes a question
+  bool own_template_ = false;   // that is the model's
   Drawing drawing_;
   int predict_ = 64;
   int answers_ = 1;
