@@ -237,6 +237,12 @@ TEST_F(ChatTest, ASystemMessageWithoutAPlaceIsRefused) {
   }
 }
 
+TEST_F(ChatTest, AMessageOfNothingIsRefused) {
+  const std::string empty = folder_.write("empty", " \n").string();
+  EXPECT_TRUE(refused_with(run_program({"generate", "--chat", "-m", model_, "-f", empty, "-n", "1"}), 1,
+                           {"--chat: the message is empty"}));
+}
+
 TEST_F(ChatTest, ATextForAMessageGoesThroughTheConversation) {
   for (const std::string text : {"none", "Of {task}: "}) {
     const Outcome outcome = chat("the hay\nand then\n", {"-n", "5", "--chat-template", text});
