@@ -27,9 +27,9 @@ constexpr GgufArchitecture gguf_architectures[] = {
     {.name = "olmo2", .qk_norm = true, .norms = Norms::after, .window_pattern = 4},
     {.name = "smollm3", .pairs = true, .rope_free_interval = 4},
     {.name = "qwen35", .qk_norm = true},
-    {.name = "qwen2moe", .expert_width = own_width, .share_of_chosen = false},
-    {.name = "qwen3moe", .qk_norm = true, .expert_width = own_width},
-    {.name = "qwen35moe", .qk_norm = true, .expert_width = own_width},
+    {.name = "qwen2moe", .expert_width = own_width, .widths_follow = true, .share_of_chosen = false},
+    {.name = "qwen3moe", .qk_norm = true, .expert_width = own_width, .widths_follow = true},
+    {.name = "qwen35moe", .qk_norm = true, .expert_width = own_width, .widths_follow = true},
     {.name = "olmoe", .qk_norm = true, .expert_width = shared_width, .share_of_chosen = false},
     {.name = "granitemoe", .pairs = true, .expert_width = shared_width},
     {.name = "gpt-oss", .expert_width = own_width, .window_pattern = 2},
@@ -101,18 +101,38 @@ class Reader {
     }
     keys_.find("feed_forward_length");  // of layers that have no experts, and there are none
     experts.used = of_layers(config, "expert_used_count", most_gguf_experts_width);
-    experts.inner = of_layers(config, has.expert_width, most_gguf_experts_width);
     experts.share_of_chosen = has.share_of_chosen;
-    if (keys_.is("qwen35moe") || keys_.is("qwen2moe"))
-      experts.shared_inner = size("expert_shared_feed_forward_length", 0);
     if (experts.used > experts.count) {
       keys_.refuse("expert_used_count", fmt::format("at most expert_count, {}", experts.count));
     }
+    experts.inner = expert_width(config);
+    if (keys_.is("qwen35moe") || keys_.is("qwen2moe")) experts.shared_inner = shared_expert_width(config);
     if (std::int64_t{experts.count} * std::max(2 * experts.inner, config.hidden_size) > most_gguf_expert_rows) {
       keys_.refuse("expert_count", "fewer, for experts of that size");
     }
     config.intermediate_size = experts.used * experts.inner + experts.shared_inner;
     refuse_other_routers(config);
+  }
+
+  // Where no key says it, those that a token goes through are together as wide as an MLP.
+  int expert_width(const ModelConfig& config) const {
+    const char* const name = architecture_.expert_width;
+    const bool said = keys_.contains(name) && !keys_.is_zero(name);
+    if (said || !architecture_.widths_follow) return of_layers(config, name, most_gguf_experts_width);
+    const int width = of_layers(config, shared_width, most_channels) / config.experts.used;
+    if (width < 1 || width > most_gguf_experts_width) {
+      keys_.refuse(shared_width, fmt::format("the width of expert_used_count experts of up to {}, for there is no {}",
+                                             most_gguf_experts_width, name));
+    }
+    return width;
+  }
+
+  // Where no key says it and there is such an expert, it is as wide as an MLP.
+  int shared_expert_width(const ModelConfig& config) const {
+    constexpr const char* name = "expert_shared_feed_forward_length";
+    const int said = static_cast<int>(keys_.integer_or(name, 0, 0, most_gguf_experts_width));
+    if (said > 0 || !find("blk.0.ffn_gate_shexp.weight")) return said;
+    return of_layers(config, shared_width, most_gguf_experts_width);
   }
 
   // Keys by which other architectures choose or weigh their experts otherwise.

@@ -25,6 +25,7 @@ struct GgufArchitecture {
   Norms norms = Norms::before;
   const char* expert_width = nullptr;  // the key that says how wide an expert is; null: there are none
   bool experts_everywhere = true;      // or only in files that count some
+  bool widths_follow = false;          // where no key says how wide experts are, it follows from feed_forward_length
   bool share_of_chosen = true;         // see runtime::Experts
   int window_pattern = 0;  // where some layers slide, every so many-th does not, unless the file says so; 0: all slide
 };

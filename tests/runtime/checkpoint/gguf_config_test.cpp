@@ -19,24 +19,24 @@ using Ids = std::vector<std::int32_t>;
 class GgufConfig : public ::testing::Test {
  protected:
   // Makes a model of two layers, without all tensors but the one that says how many tokens there are.
-  static test::GgufImage model(const std::string& architecture) {
+  static test::GgufImage model(const std::string& architecture, int feed_forward_length = 32) {
     test::GgufImage image;
     image.set("general.architecture", architecture);
     const auto set = [&](const char* name, auto value) { image.set(architecture + "." + name, value); };
     set("block_count", 2);
     set("context_length", 256);
     set("embedding_length", 64);
-    set("feed_forward_length", 32);
+    set("feed_forward_length", feed_forward_length);
     set("attention.head_count", 4);
     set("attention.layer_norm_rms_epsilon", 1e-5f);
-    if (architecture == "granitemoe" || architecture == "gpt-oss") {
+    if (architecture.ends_with("moe") || architecture == "gpt-oss") {
       set("expert_count", 4);
       set("expert_used_count", 2);
       if (architecture == "gpt-oss") set("expert_feed_forward_length", 32);
       if (architecture == "gpt-oss") set("attention.sliding_window", 8);
     }
     if (architecture.starts_with("granite")) set("logit_scale", 4.0f);
-    if (architecture == "qwen35") {
+    if (architecture.starts_with("qwen35")) {
       set("full_attention_interval", 2);
       set("ssm.conv_kernel", 4);
       set("ssm.state_size", 16);
@@ -176,6 +176,37 @@ TEST_F(GgufConfig, SectionsThatLeavePairsOutAreNoted) {
   }
   EXPECT_TRUE(test::refuses([&] { notes({2, 1, 1}); }, {"qwen35.rope.dimension_sections", "a list of 4"}));
   EXPECT_TRUE(test::refuses([&] { notes({5, -1, 0, 0}); }, {"qwen35.rope.dimension_sections", "from 0 to 16"}));
+}
+
+TEST_F(GgufConfig, ExpertsWhoseWidthNoKeySaysAreTogetherAsWideAsAnMlp) {
+  for (const std::string name : {"qwen2moe", "qwen3moe", "qwen35moe"}) {
+    SCOPED_TRACE(name);
+    EXPECT_EQ(read(model(name)).experts.inner, 16);
+    test::GgufImage image = model(name);
+    image.set(name + ".expert_feed_forward_length", 0);
+    EXPECT_EQ(read(image).experts.inner, 16);
+    image = model(name);
+    image.set(name + ".expert_feed_forward_length", 24);
+    EXPECT_EQ(read(image).experts.inner, 24);
+  }
+  EXPECT_EQ(read(model("granitemoe")).experts.inner, 32);
+}
+
+TEST_F(GgufConfig, AnExpertOfAllTokensWhoseWidthNoKeySaysIsAsWideAsAnMlp) {
+  for (const std::string name : {"qwen2moe", "qwen35moe"}) {
+    SCOPED_TRACE(name);
+    EXPECT_EQ(read(model(name)).experts.shared_inner, 0);
+    test::GgufImage image = model(name);
+    image.tensor("blk.0.ffn_gate_shexp.weight", {64, 32}, 0, std::string(std::size_t{64} * 32 * 4, '\0'));
+    EXPECT_EQ(read(image).experts.shared_inner, 32);
+    image.set(name + ".expert_shared_feed_forward_length", 48);
+    EXPECT_EQ(read(image).experts.shared_inner, 48);
+  }
+}
+
+TEST_F(GgufConfig, ExpertsTooManyForTheWidthOfAnMlpAreRefused) {
+  test::GgufImage image = model("qwen3moe", 1);
+  EXPECT_TRUE(refuses(image, {"m.gguf", "qwen3moe.feed_forward_length is 1", "no expert_feed_forward_length"}));
 }
 
 TEST_F(GgufConfig, AWindowOfAHybridIsRefusedByItsKey) {
