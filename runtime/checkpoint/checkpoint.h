@@ -58,6 +58,9 @@ class Checkpoint {
   virtual void for_sizes_alone(bool /*alone*/) {}
 
   virtual std::string path() const = 0;  // of the file to name in messages
+
+  // What says which tensors there are, for messages.
+  virtual const char* configuration() const = 0;
 };
 
 // Returns whether two tensors of the same shape hold the same numbers, in whatever types.

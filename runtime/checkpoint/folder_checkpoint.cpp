@@ -24,6 +24,9 @@ class FolderCheckpoint final : public Checkpoint, private FolderTensors {
   std::vector<std::string> unread() const override;
   std::vector<std::string> of_other_parts() const override;
   std::string path() const override { return index_.string(); }
+  const char* configuration() const override {
+    return "options (model_type, num_hidden_layers, attention_bias, mlp_bias)";
+  }
   void for_sizes_alone(bool alone) override { sizes_alone_ = alone; }
 
  private:

@@ -133,6 +133,9 @@ class GgufCheckpoint final : public Checkpoint {
 
   bool contains(std::string_view name) const override { return file_.find(own_name(name)) != nullptr; }
   std::string path() const override { return file_.path().string(); }
+  const char* configuration() const override {
+    return "metadata (general.architecture, and under it block_count or expert widths)";
+  }
 
   CheckpointTensor at(const std::string& name, std::initializer_list<int> shape) override {
     if (const auto part = fused_part(name, config_); part && shape.size() == 2) {
@@ -144,7 +147,7 @@ class GgufCheckpoint final : public Checkpoint {
     const std::string own = own_name(name);
     const gguf::Tensor* tensor = file_.find(own);
     if (!tensor) {
-      fail("{}: has no tensor {}, which its metadata call for", file_.path().string(), own.empty() ? name : own);
+      fail("{}: has no tensor {}, which its metadata call for", file_.path().string(), name_of_missing(name));
     }
     if (!same_shape(tensor->shape, {shape.begin(), shape.end()})) {
       fail("{}: tensor {} has shape [{}], but the metadata call for [{}]", file_.path().string(), own,
@@ -167,6 +170,14 @@ class GgufCheckpoint final : public Checkpoint {
 
  private:
   std::string own_name(std::string_view name) const { return gguf_name(name, config_); }
+
+  // The name that files usually have for it; one matrix of an expert lies in a tensor of all experts.
+  std::string name_of_missing(const std::string& name) const {
+    const std::string own = own_name(name);
+    const std::vector<FusedPart> places = expert_places(name, config_);
+    const std::string together = places.empty() ? "" : own_name(places.back().name);
+    return !own.empty() ? own : !together.empty() ? together : name;
+  }
 
   // blk.N of a block behind the language model's.
   bool of_other_part(std::string_view name) const {

@@ -264,8 +264,9 @@ void refuse_unread(const Checkpoint& checkpoint, const ModelConfig& config) {
   if (names.size() > most) list += fmt::format(" and {} more", names.size() - most);
   fail(
       "{}: holds {} tensor{} that a model of type {} does not have ({}): configuration and weights do not belong "
-      "together, or its options (model_type, num_hidden_layers, attention_bias, mlp_bias) are wrong",
-      checkpoint.path(), names.size(), names.size() == 1 ? "" : "s", config.architecture, list);
+      "together, or its {} are wrong",
+      checkpoint.path(), names.size(), names.size() == 1 ? "" : "s", config.architecture, list,
+      checkpoint.configuration());
 }
 
 // `checkpoint` may be null when there is no backend; `type` is that of its matrices then.

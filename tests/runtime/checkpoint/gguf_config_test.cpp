@@ -7,7 +7,9 @@
 
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/rope.h"
+#include "runtime/checkpoint/weights/weights.h"
 #include "tests/support/gguf_image.h"
+#include "tests/support/keyed_gguf.h"
 #include "tests/support/refusal.h"
 #include "tests/support/temporary_folder.h"
 
@@ -207,6 +209,31 @@ TEST_F(GgufConfig, AnExpertOfAllTokensWhoseWidthNoKeySaysIsAsWideAsAnMlp) {
 TEST_F(GgufConfig, ExpertsTooManyForTheWidthOfAnMlpAreRefused) {
   test::GgufImage image = model("qwen3moe", 1);
   EXPECT_TRUE(refuses(image, {"m.gguf", "qwen3moe.feed_forward_length is 1", "no expert_feed_forward_length"}));
+}
+
+TEST_F(GgufConfig, AMissingMatrixOfAnExpertIsNamedAsTheFileWouldNameIt) {
+  const auto checkpoint = Checkpoint::open(folder_.write("m.gguf", model("gpt-oss").bytes()));
+  const std::string expert = "model.layers.1.mlp.experts.2.";
+  EXPECT_TRUE(test::refuses([&] { checkpoint->at(expert + "gate_proj.bias", {32}); },
+                            {"m.gguf", "has no tensor blk.1.ffn_gate_exps.bias"}));
+  EXPECT_TRUE(test::refuses(
+      [&] {
+        checkpoint->at(expert + "down_proj.weight", {64, 32});
+      },
+      {"m.gguf", "has no tensor blk.1.ffn_down_exps.weight"}));
+}
+
+TEST_F(GgufConfig, ATensorOfNoLayerIsRefusedWithTheKeysThatSayWhichThereAre) {
+  test::KeyedGguf model("llama", {{"block_count", 1},
+                                  {"embedding_length", 64},
+                                  {"feed_forward_length", 32},
+                                  {"attention.head_count", 4},
+                                  {"attention.head_count_kv", 4},
+                                  {"attention.layer_norm_rms_epsilon", 1e-5}});
+  model.image.tensor("blk.1.attn_norm.weight", {64}, 0, std::string(std::size_t{64} * 4, '\0'));
+  const auto checkpoint = Checkpoint::open(folder_.write("m.gguf", model.image.bytes()));
+  EXPECT_TRUE(test::refuses([&] { weight_sizes(*checkpoint); },
+                            {"m.gguf", "blk.1.attn_norm.weight", "general.architecture", "block_count"}));
 }
 
 TEST_F(GgufConfig, AWindowOfAHybridIsRefusedByItsKey) {
