@@ -17,7 +17,7 @@
 namespace hayloft::runtime {
 namespace {
 
-constexpr std::uint64_t beginning_bytes = 1 << 20;  // the table of tensors lies at the beginning
+constexpr std::uint64_t beginning_bytes = 1 << 20;  // of a file; the table of tensors of most lies within
 constexpr std::uint64_t sample_bytes = 4096;
 constexpr std::uint64_t samples = 512;
 
@@ -72,22 +72,29 @@ class Reader {
   std::uint64_t bytes_;
 };
 
-void add_weights(Hash& hash, const std::filesystem::path& path, bool named) {
+// `beginning` bytes of the file count whole, or more.
+void add_weights(Hash& hash, const std::filesystem::path& path, bool named, std::uint64_t beginning = 0) {
   Reader file(path);
   if (named) hash.add(path.filename().string());
   hash.add(std::to_string(file.bytes()));
-  hash.add(file.at(0, beginning_bytes));
+  hash.add(file.at(0, std::max(beginning, beginning_bytes)));
   for (std::uint64_t i = 0; i < samples && file.bytes() > beginning_bytes; ++i) {
     hash.add(file.at(beginning_bytes + (file.bytes() - beginning_bytes) / samples * i, sample_bytes));
   }
 }
 
-Fingerprint digest(const std::filesystem::path& model, std::string_view run, bool gguf_named) {
+struct OfGguf {  // what counts of its files besides their weights
+  bool names = false, whole_headers = true;
+};
+
+Fingerprint digest(const std::filesystem::path& model, std::string_view run, OfGguf counts = {}) {
   Hash hash;
   if (!run.empty()) hash.add(run);
   if (gguf::is_file(model)) {
     const gguf::File file(model);
-    for (const auto& path : file.paths()) add_weights(hash, path, gguf_named);
+    for (std::size_t part = 0; part < file.paths().size(); ++part) {
+      add_weights(hash, file.paths()[part], counts.names, counts.whole_headers ? file.header_bytes()[part] : 0);
+    }
     return hash.digest();
   }
   for (const char* name : {"config.json", "tokenizer.json"}) {
@@ -106,11 +113,13 @@ Fingerprint digest(const std::filesystem::path& model, std::string_view run, boo
 }  // namespace
 
 Fingerprint fingerprint(const std::filesystem::path& model, std::string_view run) {
-  return digest(model, run, false);
+  return digest(model, run);
 }
 
 Fingerprint former_fingerprint(const std::filesystem::path& model, std::string_view run) {
-  return digest(model, run, true);
+  const Fingerprint by_beginning = digest(model, run, {.whole_headers = false});
+  if (by_beginning != fingerprint(model, run)) return by_beginning;
+  return digest(model, run, {.names = true, .whole_headers = false});
 }
 
 }  // namespace hayloft::runtime

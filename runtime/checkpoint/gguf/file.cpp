@@ -47,6 +47,7 @@ File::File(const std::filesystem::path& path) {
     files_.push_back(map_file(part));
     Parsed parsed = parse(files_.back()->bytes(), part.string());
     files_.back()->check();
+    header_bytes_.push_back(parsed.data_begin);
     return parsed;
   };
   Parsed first = open(path);

@@ -228,8 +228,8 @@ Parsed parse(std::span<const std::byte> image, const std::string& file) {
   const auto alignment =
       static_cast<std::uint64_t>(parsed.metadata.integer_or("general.alignment", 32, least_alignment, most_alignment));
   if (!std::has_single_bit(alignment)) parsed.metadata.refuse("general.alignment", "a power of two");
-  const std::uint64_t data_begin = (in.at() + alignment - 1) / alignment * alignment;
-  place_tensors(std::move(places), image, data_begin, alignment, file, parsed.tensors);
+  parsed.data_begin = (in.at() + alignment - 1) / alignment * alignment;
+  place_tensors(std::move(places), image, parsed.data_begin, alignment, file, parsed.tensors);
   return parsed;
 }
 

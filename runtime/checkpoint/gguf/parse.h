@@ -25,6 +25,7 @@ using Tensors = std::map<std::string, Tensor, std::less<>>;
 struct Parsed {
   Metadata metadata;
   Tensors tensors;
+  std::uint64_t data_begin = 0;  // where the tensors' data begin in the file
 };
 
 // A GGUF image in memory, version 2 or 3. Layout, little-endian: "GGUF", version u32, tensors u64, pairs u64; the pairs
