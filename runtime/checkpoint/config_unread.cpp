@@ -162,9 +162,10 @@ void look_at_unread(const JsonFields& fields, ModelConfig& config) {
       fail("{}: {} is set; hayloft reads checkpoints in f32, f16 and bf16", fields.where(), name);
     }
   }
-  // Fields of any architecture, to transformers.
-  if (!fields.boolean_or("is_causal", true)) {
-    fields.refuse("is_causal", false, "true for a model that writes text");
+  // A field of any architecture, to transformers, which takes null for false.
+  const bool null = fields.is_null("is_causal");
+  if (null || !fields.boolean_or("is_causal", true)) {
+    fields.refuse("is_causal", null ? nlohmann::json() : nlohmann::json(false), "true for a model that writes text");
   }
   std::vector<std::string_view> known(without_effect_in_config.begin(), without_effect_in_config.end());
   known.insert(known.end(), of_generation.begin(), of_generation.end());

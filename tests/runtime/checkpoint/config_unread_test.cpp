@@ -71,6 +71,7 @@ TEST(ConfigUnread, AttentionToTokensBehindIsRefused) {
   file["is_causal"] = true;
   EXPECT_TRUE(read(file).notes.empty());
   expect_refused_value("is_causal", false);
+  expect_refused_value("is_causal", nullptr);  // false too, to transformers
 }
 
 TEST(ConfigUnread, WeightsInAnotherFormAreRefusedWhereverTheFileSaysSo) {
