@@ -23,8 +23,9 @@ constexpr Known known[] = {
     {"llama-2",
      "{% for message in messages %}{% if message.role == 'assistant' %} {{ message.content }} </s><s>"
      "{% elif message.role == 'user' %}[INST] {% if not loop.first and loop.previtem.role == 'system' %}"
-     "<<SYS>>\n{{ loop.previtem.content }}\n<</SYS>>\n\n{% endif %}{{ message.content }} [/INST]{% endif %}{% endfor "
-     "%}"},
+     "<<SYS>>\n{{ loop.previtem.content }}\n<</SYS>>\n\n{% endif %}{{ message.content }} [/INST]"
+     "{% elif message.role != 'system' or loop.last or loop.nextitem.role != 'user' %}"
+     "{{ raise_exception('there is no place for this message of the role ' ~ message.role) }}{% endif %}{% endfor %}"},
     {"llama-3",
      "<|begin_of_text|>{% for message in messages %}"
      "<|start_header_id|>{{ message.role }}<|end_header_id|>\n\n{{ message.content }}<|eot_id|>{% endfor %}"

@@ -59,7 +59,7 @@ class Checkpoint {
 
   virtual std::string path() const = 0;  // of the file to name in messages
 
-  // What says which tensors there are, for messages.
+  // Names what says which tensors there are, for messages.
   virtual const char* configuration() const = 0;
 };
 

@@ -17,7 +17,7 @@ using Fingerprint = std::array<std::uint8_t, 16>;
 Fingerprint fingerprint(const std::filesystem::path& model, std::string_view run = {});
 
 // Returns the fingerprint that contexts of a GGUF file have which were saved when of long metadata the beginning alone
-// counted, or, of a file whose metadata are short, when its name did.
-Fingerprint former_fingerprint(const std::filesystem::path& model, std::string_view run = {});
+// counted, or, of a file whose metadata are short, when its name did. now: its fingerprint() of today.
+Fingerprint former_fingerprint(const std::filesystem::path& model, const Fingerprint& now, std::string_view run = {});
 
 }  // namespace hayloft::runtime

@@ -96,7 +96,7 @@ offload::ModelIdentity identity_of(const std::filesystem::path& model, std::stri
   std::string name = std::filesystem::weakly_canonical(model).string();
   if (name.size() > 255) name.erase(0, name.size() - 255);
   offload::ModelIdentity identity{fingerprint(model, run), name};
-  if (gguf::is_file(model)) identity.former = former_fingerprint(model, run);
+  if (gguf::is_file(model)) identity.former = former_fingerprint(model, identity.fingerprint, run);
   return identity;
 }
 

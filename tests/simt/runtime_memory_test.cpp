@@ -27,6 +27,21 @@ TEST_F(RuntimeTest, DeviceMemoryEndsWhereTheDeviceDoes) {
   EXPECT_EQ(cudaFreeAsync(second, stream), cudaSuccess);
 }
 
+TEST_F(RuntimeTest, UnwrittenMemoryIsNoNumberAndNothingOfWhatWasThereBefore) {
+  const std::vector<unsigned char> unwritten((std::size_t{3} << 20) + 100, 0xff);
+  std::vector<unsigned char> held(unwritten.size());
+  for (int time = 0; time < 2; ++time) {
+    void* device = nullptr;
+    ASSERT_EQ(cudaMallocAsync(&device, held.size(), stream), cudaSuccess);
+    EXPECT_EQ(cudaMemcpyAsync(held.data(), device, held.size(), cudaMemcpyDeviceToHost, stream), cudaSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    EXPECT_EQ(held, unwritten);
+    EXPECT_EQ(cudaMemsetAsync(device, 1, held.size(), stream), cudaSuccess);
+    EXPECT_EQ(cudaFreeAsync(device, stream), cudaSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  }
+}
+
 TEST_F(RuntimeTest, RegistrationHasALimitAndNoOverlaps) {
   alignas(4096) static std::byte memory[8192];
   device().registrable_bytes = pinned_bytes() + 4096;

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -17,7 +18,7 @@ namespace {
 
 constexpr std::uint64_t most_line_bytes = std::uint64_t{64} << 20;
 
-// Linux holds so much of a line that is typed, and drops what follows.
+// Linux holds so much of what is typed until a newline or Ctrl-D, and drops what follows.
 constexpr std::size_t most_typed_bytes = 4095;
 
 }  // namespace
@@ -52,6 +53,7 @@ bool LineInput::next(std::string& line) {
 bool LineInput::take(std::string& line) {
   if (terminal_) note("> ");
   ++number_;
+  cut_ = false;
   std::size_t end = ahead_.find('\n');
   while (end == std::string::npos && !ended_) {
     if (ahead_.size() > most_line_bytes) fail("{}: has more than {}", name(), format_bytes(most_line_bytes));
@@ -64,6 +66,7 @@ bool LineInput::take(std::string& line) {
     const std::size_t before = ahead_.size();
     ahead_.append(piece, static_cast<std::size_t>(got));
     end = ahead_.find('\n', before);
+    cut_ |= terminal_ && std::min(end, ahead_.size()) - before >= most_typed_bytes;
   }
   if (end == std::string::npos && ahead_.empty()) {
     if (terminal_) note("\n");
@@ -75,7 +78,7 @@ bool LineInput::take(std::string& line) {
 }
 
 void LineInput::check(std::string& line) const {
-  if (terminal_ && line.size() >= most_typed_bytes) {
+  if (cut_) {
     fail("{}: a terminal cuts lines at {} bytes, and this one may have been longer; give it by a pipe, as in < FILE",
          name(), most_typed_bytes);
   }

@@ -30,6 +30,7 @@ class LineInput {
 
   bool terminal_;
   std::string ahead_;  // read already, from the next line on
+  bool cut_ = false;   // what was typed of the line at once is as much as a terminal holds
   bool ended_ = false;
   std::size_t number_ = 0;  // of lines so far
 };

@@ -18,7 +18,7 @@ __device__ inline float widen(float x) {
   return x;
 }
 
-// Four floats that lie on 16 bytes.
+// Loads four floats whose address is a multiple of 16.
 __device__ inline void load_four(const float* from, float* to) {
   const uint4 bits = load16(from);
   to[0] = float_of(bits.x), to[1] = float_of(bits.y), to[2] = float_of(bits.z), to[3] = float_of(bits.w);

@@ -171,7 +171,7 @@ class GgufCheckpoint final : public Checkpoint {
  private:
   std::string own_name(std::string_view name) const { return gguf_name(name, config_); }
 
-  // The name that files usually have for it; one matrix of an expert lies in a tensor of all experts.
+  // Returns the name that files usually have for it; one matrix of an expert lies in a tensor of all experts.
   std::string name_of_missing(const std::string& name) const {
     const std::string own = own_name(name);
     const std::vector<FusedPart> places = expert_places(name, config_);

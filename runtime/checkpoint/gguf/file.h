@@ -21,7 +21,7 @@ class File {
 
   const std::filesystem::path& path() const { return paths_.front(); }
   const std::vector<std::filesystem::path>& paths() const { return paths_; }  // all parts, in order
-  // Of each part, how many bytes of metadata and of the table of tensors there are before the tensors' data.
+  // Says of each part how many bytes, of metadata and of the table of tensors, lie before the tensors' data.
   const std::vector<std::uint64_t>& header_bytes() const { return header_bytes_; }
   const Metadata& metadata() const { return metadata_; }
   const Tensors& tensors() const { return tensors_; }

@@ -198,6 +198,11 @@ TEST_F(ChatTemplateTest, KnownByNameWriteWholeConversations) {
   for (const char* text : {"none", "<{task}>"}) {
     EXPECT_TRUE(refuses([&] { ChatTemplate::named(text).render(with_system); }, {text, "role system"}));
   }
+  const std::vector<ChatMessage> of_a_tool = {{"user", "a"}, {"tool", "b"}}, last = {{"user", "a"}, {"system", "b"}},
+                                 two = {{"system", "a"}, {"system", "b"}, {"user", "c"}};
+  for (const auto& messages : {of_a_tool, last, two}) {
+    EXPECT_TRUE(refuses([&] { ChatTemplate::named("llama-2").render(messages); }, {"llama-2", "no place"}));
+  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,20 @@ TEST(Fingerprint, CoversAKeyBehindALongVocabulary) {
   const Fingerprint of_two = fingerprint(model_of(2, folder));
   EXPECT_EQ(fingerprint(model_of(2, folder)), of_two);
   EXPECT_NE(fingerprint(model_of(3, folder)), of_two);
+}
+
+TEST(Fingerprint, FormerlyOfALongVocabularyTheBeginningCountedAndOfAShortOneTheName) {
+  const test::TemporaryFolder folder;
+  const auto former = [](const std::filesystem::path& model) { return former_fingerprint(model, fingerprint(model)); };
+  const Fingerprint of_two = former(model_of(2, folder));
+  EXPECT_EQ(former(model_of(3, folder)), of_two);
+  EXPECT_NE(fingerprint(model_of(2, folder)), of_two);
+
+  test::GgufImage brief;
+  brief.set("general.architecture", "llama");
+  const auto first = folder.write("first.gguf", brief.bytes()), second = folder.write("second.gguf", brief.bytes());
+  EXPECT_EQ(fingerprint(first), fingerprint(second));
+  EXPECT_NE(former(first), former(second));
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ std::uintptr_t address_of(const void* data) {
   return reinterpret_cast<std::uintptr_t>(data);
 }
 
-// A file in memory of pattern_bytes that are 0xff; -1 when the system gives none.
+// Opens a file in memory of pattern_bytes that are 0xff; -1 when the system gives none.
 int pattern_file() {
   static const int file = [] {
     const int made = memfd_create("unwritten", MFD_CLOEXEC);

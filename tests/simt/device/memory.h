@@ -10,7 +10,8 @@ namespace hayloft::simt {
 enum class Place : std::uint8_t { pageable, pinned, device };
 
 // Fills memory that nobody has written with 0xff, NaN as f32 and f16 and -1 as an integer. What is large gets its pages
-// from a file of such bytes, each when it is first touched: most never are. It comes from the heap and goes back there.
+// from a file of such bytes, each when it is first touched: most never are. Such pieces are of the address sanitizer's
+// heap, which gives them back to the system when they are freed and never uses their pages again.
 void fill_unwritten(void* data, std::size_t bytes);
 
 // Knows who owns which addresses. Device memory comes from the heap, between the address sanitizer's red zones, and is

@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <memory>
+#include <type_traits>
 #include <unordered_map>
 #include <vector>
 

@@ -34,8 +34,9 @@ class Warp {
       : memory(spaces),
         number(in_block),
         existing(threads == kLanes ? ~Mask{0} : (Mask{1} << threads) - 1),
+        lines_(kernel.register_bytes / sizeof(Line) + 1),
         registers_(std::move(registers)) {
-    registers_.resize(std::max(registers_.size(), kernel.register_bytes / sizeof(Line) + 1));
+    registers_.resize(std::max(registers_.size(), lines_));
   }
   Registers take_registers() { return std::move(registers_); }
 
@@ -79,7 +80,7 @@ class Warp {
     }
   }
   void fill_registers(std::byte with) {
-    for (Line& line : registers_) line.bytes.fill(with);
+    for (std::size_t i = 0; i < lines_; ++i) registers_[i].bytes.fill(with);
   }
 
   AddressSpaces& memory;
@@ -103,6 +104,7 @@ class Warp {
   std::array<std::vector<Copy>, kLanes> copies;
 
  private:
+  std::size_t lines_;  // that the kernel uses
   Registers registers_;
 };
 
