@@ -19,6 +19,7 @@
 #include "examples/hayloft/process/messages.h"
 #include "examples/hayloft/process/ranks.h"
 #include "examples/hayloft/process/shared_input.h"
+#include "examples/hayloft/process/text_input.h"
 #include "examples/hayloft/quotes.h"
 #include "examples/hayloft/reach.h"
 #include "examples/hayloft/run_plan.h"
@@ -47,10 +48,6 @@ constexpr const char* ask_examples = R"(Examples:
 
 // The place where a text stands that the question goes into.
 constexpr const char* slot = "{}";
-
-bool is_blank(const std::string& question) {
-  return question.find_first_not_of(" \t\r\n") == std::string::npos;
-}
 
 class AskCommand : public Command {
  public:

@@ -139,7 +139,7 @@ class GenerateCommand : public Command {
   void begin(StartFacts& facts) {
     audit_.check_files();
     runtime::GuardedText prompt{file_.empty() || file_ == "-" ? prompt_ : read_text("--file", file_), ""};
-    if (chat_ && prompt.text.find_first_not_of(" \t\r\n") == std::string::npos) fail("--chat: the message is empty");
+    if (chat_ && is_blank(prompt.text)) fail("--chat: the message is empty");
     directory_ = snapshot_ ? model_of(*snapshot_, model_) : std::filesystem::path(model_);
     std::optional<runtime::ChatTemplate> chat;
     if (chat_) chat = chosen_template(choices_, directory_);

@@ -28,6 +28,10 @@ std::string read_text(const std::string& option, const std::string& path) {
   return offload::read_text_file(option, path);
 }
 
+bool is_blank(const std::string& text) {
+  return text.find_first_not_of(" \t\r\n") == std::string::npos;
+}
+
 void check_typed_texts(const CLI::App& command) {
   for (const CLI::Option* option : command.get_options()) {
     if (option->get_type_name().find("TEXT") == std::string::npos) continue;

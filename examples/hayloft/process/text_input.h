@@ -9,6 +9,9 @@ namespace hayloft::cli {
 // throws. Ends with Interrupted while a pipe or a terminal is waited for.
 std::string read_text(const std::string& option, const std::string& path);
 
+// Says whether a text has nothing but spaces, tabs and line ends, so that there is nothing to answer.
+bool is_blank(const std::string& text);
+
 // Throws Error naming the option on a text of the command line (of type TEXT) that is not UTF-8.
 void check_typed_texts(const CLI::App& command);
 

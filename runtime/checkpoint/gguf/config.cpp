@@ -114,7 +114,7 @@ class Reader {
     refuse_other_routers(config);
   }
 
-  // Where no key says it, those that a token goes through are together as wide as an MLP.
+  // Takes the experts of a token to be together as wide as an MLP where no key says how wide one is.
   int expert_width(const ModelConfig& config) const {
     const char* const name = architecture_.expert_width;
     const bool said = keys_.contains(name) && !keys_.is_zero(name);
@@ -127,7 +127,7 @@ class Reader {
     return width;
   }
 
-  // Where no key says it and there is such an expert, it is as wide as an MLP.
+  // Takes the expert of all tokens, where the file has one and no key says how wide it is, to be as wide as an MLP.
   int shared_expert_width(const ModelConfig& config) const {
     constexpr const char* name = "expert_shared_feed_forward_length";
     const int said = static_cast<int>(keys_.integer_or(name, 0, 0, most_gguf_experts_width));
