@@ -188,7 +188,7 @@ void Machine::run_block() {
     Warp& warp = warps_[w];
     warp.meeting = {};
     warp.lanes = std::min(kLanes, count_ - w * kLanes);
-    for (auto& table : warp.tables) table.fill({~std::uint64_t{0}, ~std::uint64_t{0}});
+    for (auto& table : warp.tables) table.fill({{~std::uint64_t{0}, ~std::uint64_t{0}, ~std::uint64_t{0}}});
   }
   for (unsigned i = 0; i < count_; ++i) {
     Thread& thread = *threads_[i];

@@ -88,8 +88,13 @@ float add_exact_step(float sum, const float* a, const float* b) {
   return narrow(sum + sum_of(places) * (static_cast<double>(std::bit_cast<float>(power)) * 0x1p-23));
 }
 
-// Writes the eight f16 of four registers, the lower of each first.
-void widen(const std::array<unsigned, 4>& registers, float* to) {
+// Writes the eight f16 that the registers kRegister of four lanes from `first` on hold, the lower of each first.
+template <int kRegister>
+void widen(const Brought* first, float* to) {
+  std::array<unsigned, 4> registers;
+  for (std::size_t i = 0; i < registers.size(); ++i) {
+    registers[i] = static_cast<unsigned>(first[i].words[kRegister / 2] >> (kRegister % 2 * 32));
+  }
 #ifdef __F16C__
   _mm256_storeu_ps(to, _mm256_cvtph_ps(std::bit_cast<__m128i>(registers)));
 #else
@@ -114,17 +119,13 @@ float add_up_halves(float sum, const float* a, const float* b, std::int64_t elem
   return sum;
 }
 
-void add_lane_products(float (&sums)[4], const uint4 (&rows)[4], const uint2 (&columns)[2][4]) {
+void add_lane_products(float (&sums)[4], const Brought* brought, int lane) {
+  const Brought* const rows = brought + lane / 4 * 4;
+  const Brought* const columns = brought + lane % 4 * 8;
   float a[2][16], b[2][16];
-  widen({rows[0].x, rows[1].x, rows[2].x, rows[3].x}, a[0]);
-  widen({rows[0].z, rows[1].z, rows[2].z, rows[3].z}, a[0] + 8);
-  widen({rows[0].y, rows[1].y, rows[2].y, rows[3].y}, a[1]);
-  widen({rows[0].w, rows[1].w, rows[2].w, rows[3].w}, a[1] + 8);
-  for (int i = 0; i < 2; ++i) {
-    const uint2(&column)[4] = columns[i];
-    widen({column[0].x, column[1].x, column[2].x, column[3].x}, b[i]);
-    widen({column[0].y, column[1].y, column[2].y, column[3].y}, b[i] + 8);
-  }
+  widen<0>(rows, a[0]), widen<2>(rows, a[0] + 8);
+  widen<1>(rows, a[1]), widen<3>(rows, a[1] + 8);
+  for (int i = 0; i < 2; ++i) widen<4>(columns + 4 * i, b[i]), widen<5>(columns + 4 * i, b[i] + 8);
   for (int i = 0; i < 4; ++i) sums[i] = add_up_halves(sums[i], a[i / 2], b[i % 2], 16);
 }
 

@@ -64,10 +64,9 @@ inline float rsqrtf(float x) {
 
 namespace hayloft::simt {
 
-// Holds what a lane brings to a warp function. It travels in registers: the address sanitizer watches what has an
-// address.
+// Holds what a lane brings to a warp function.
 struct Brought {
-  std::uint64_t words[2];
+  std::uint64_t words[3];
 
   template <class T>
   [[gnu::always_inline]] static Brought of(const T& x) {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "simt/vectors.h"
+#include "simt/kernel.h"
 
 namespace hayloft::simt {
 
@@ -14,8 +14,13 @@ float add_up(float sum, const double* a, const double* b, std::int64_t elements)
 // Returns the same, to the bit, of numbers that are f16, and faster. `elements` is a multiple of 8.
 float add_up_halves(float sum, const float* a, const float* b, std::int64_t elements);
 
-// Adds to `sums` what a lane gets of mma.m16n8k16: `rows` are the registers of a of the four lanes that hold the lane's
-// two rows, and `columns` [2][4] those of b of the lanes that hold its two columns.
-void add_lane_products(float (&sums)[4], const uint4 (&rows)[4], const uint2 (&columns)[2][4]);
+// Holds what a lane brings to mma.m16n8k16: its registers of a, then those of b.
+struct LaneMatrices {
+  unsigned a[4];
+  unsigned b[2];
+};
+
+// Adds to `sums` what a lane gets of mma.m16n8k16, of the LaneMatrices [32] that the lanes of its warp brought.
+void add_lane_products(float (&sums)[4], const Brought* brought, int lane);
 
 }  // namespace hayloft::simt

@@ -96,14 +96,9 @@ inline uint4 load_matrices_transposed(const f16* base, int at,
 }
 inline void add_product(float (&sums)[4], uint4 a, unsigned upper, unsigned lower,
                         std::source_location where = std::source_location::current()) {
-  simt::Lanes lanes = simt::exchange(a, "add_product", where);
-  const int row = lanes.lane / 4, column = 2 * (lanes.lane % 4);
-  uint4 rows[4];
-  for (int i = 0; i < 4; ++i) rows[i] = lanes.value<uint4>(4 * row + i);
-  lanes = simt::exchange(uint2{upper, lower}, "add_product", where);
-  uint2 columns[2][4];
-  for (int i = 0; i < 8; ++i) columns[i / 4][i % 4] = lanes.value<uint2>(4 * (column + i / 4) + i % 4);
-  simt::add_lane_products(sums, rows, columns);
+  const simt::LaneMatrices own{{a.x, a.y, a.z, a.w}, {upper, lower}};
+  const simt::Lanes lanes = simt::exchange(own, "add_product", where);
+  simt::add_lane_products(sums, lanes.brought, lanes.lane);
 }
 
 template <class T>
