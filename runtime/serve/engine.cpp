@@ -212,12 +212,26 @@ void Engine::admit() {
       device_lost_ = error.what();
       fail_job(*job, 503, error.what());
     } catch (const Error& error) {
-      fail_job(*job, 507, error.what());
+      fail_job(*job, why_refused(job->request().context), error.what());
     } catch (const std::bad_alloc&) {
       fail_job(*job, 507, "the system has no memory left for this request");
     }
     at = waiting_.erase(at);
   }
+}
+
+int Engine::why_refused(const std::string& context) const {
+  constexpr int no_memory = 507;
+  if (context.empty()) return no_memory;
+  if (!contexts_.contains(context)) return 404;
+  const auto opened = opened_.find(context);
+  if (opened != opened_.end() && opened->second != contexts_.stamp(context)) return 503;
+  try {
+    offload::Snapshot::open(contexts_.path(context)).require_model(source_.identity());
+  } catch (const Error&) {
+    return 400;
+  }
+  return no_memory;
 }
 
 LedSession Engine::opened(const std::string& context) {
@@ -270,6 +284,9 @@ void Engine::begin(Job& job, LedSession session, std::int64_t context_tokens, st
   const bool wants_text = request.audit && (request.quotes > 0 || request.map > 0);
   if (!request.context.empty() && (wants_text || job.reads_prompt() || options_.drafts)) {
     job.text_of_context = offload::Snapshot::open(contexts_.path(request.context)).tokens();
+    if (opened_[request.context] != contexts_.stamp(request.context)) {
+      fail("the saved context \"{}\" was replaced while the answer to it began; ask again", request.context);
+    }
   }
 }
 

@@ -90,6 +90,9 @@ class Engine {
   const grammar::Vocabulary& vocabulary();  // made when the first grammar needs it
   void run();
   void admit();
+  // Returns the status of a request that could not begin: its saved context is gone, was replaced meanwhile or cannot
+  // be asked, else there is no memory.
+  int why_refused(const std::string& context) const;
   bool must_wait(const Job& job, std::size_t cached) const;
   bool make_room(const Job& job);
   std::uint64_t needed(const Job& job, const SessionPool::Beginning& kept, bool with_left, bool with_pool) const;

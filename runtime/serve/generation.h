@@ -73,7 +73,8 @@ struct Usage {
   AttentionStatement attention = {};                   // of the decoded tokens
 };
 
-// Why there is no answer, as HTTP counts: 400 the request, 404 no such context, 500 here, 503 stopping, 507 memory.
+// Why there is no answer, as HTTP counts: 400 the request or a context that cannot be asked, 404 no such context, 500
+// here, 503 stopping or a context that was replaced meanwhile, 507 memory.
 struct Failure {
   int status = 500;
   std::string message;

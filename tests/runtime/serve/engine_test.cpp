@@ -244,6 +244,42 @@ struct RefusedClient : Client {
   Failure why;
 };
 
+// Lets the test do something when memory is taken, as for a context that is opened.
+struct TakenMemory : offload::ChunkListener {
+  void committed(std::byte*, std::uint64_t) override {
+    if (then) std::exchange(then, {})();
+  }
+  void releasing(std::byte*, std::uint64_t) noexcept override {}
+  std::function<void()> then;
+};
+
+TEST_F(EngineTest, AContextThatCannotBeAskedIsNoLackOfMemory) {
+  const test::TemporaryFolder folder;
+  const Contexts contexts(folder.path());
+  ask_the_book();
+  request_.audit = true;
+  request_.quotes = 3;
+  options_.session.cache.copy_saved = true;
+  const auto memory = std::make_shared<TakenMemory>();
+  offload::Arena arena{topology_, {.budget_bytes = std::uint64_t{64} << 20, .listener = memory}};
+  Engine engine({model_, tokenizer_, path_}, arena, contexts, options_);
+  const auto why = [&] {
+    const auto client = std::make_shared<RefusedClient>();
+    ask(engine, request_, client);
+    return client->why;
+  };
+  EXPECT_EQ(why().status, 404);
+  folder.write("book.hay", "no context");
+  EXPECT_EQ(why().status, 400);
+  save_book(contexts, 600);
+  std::filesystem::rename(contexts.path("book"), contexts.path("new"));
+  save_book(contexts, 900);
+  memory->then = [&] { std::filesystem::rename(contexts.path("new"), contexts.path("book")); };
+  const Failure replaced = why();
+  EXPECT_EQ(replaced.status, 503) << replaced.message;
+  EXPECT_NE(replaced.message.find("was replaced"), std::string::npos) << replaced.message;
+}
+
 TEST_F(EngineTest, ADeviceThatIsLostFailsAllThatAskAndIsToldOnce) {
   options_.method = std::make_shared<LosesTheDevice>(MethodOptions{});
   options_.parallel = 1;
