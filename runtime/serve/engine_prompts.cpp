@@ -41,7 +41,8 @@ bool Engine::must_wait(const Job& job, std::size_t cached) const {
   if (job.request().echo) return false;
   const auto chunk = static_cast<std::size_t>(options_.session.chunk_tokens);
   return std::ranges::any_of(active_, [&](const SharedJob& other) {
-    if (!other->reading() || other->request().echo || other->request().context != job.request().context) return false;
+    if (!other->reading() || other->request().echo || other->context_replaced) return false;
+    if (other->request().context != job.request().context) return false;
     return other->request().tokens == job.request().tokens ||
            common_prefix(other->request().tokens, job.request().tokens) >= cached + chunk;
   });

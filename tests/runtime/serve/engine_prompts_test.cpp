@@ -160,6 +160,33 @@ TEST_F(EngineTest, WhoAsksAgainTakesOverWhatHasBeenReadOfThePrompt) {
 
 // The next prompt has all of the conversation, and of the answer what its client has kept of it. A sliding window and
 // what a method keeps cannot be taken back: there it goes on from the end of the prompt.
+// What it reads is kept for nobody.
+TEST_F(EngineTest, NobodyWaitsForWhatIsReadOfAContextThatHasBeenReplaced) {
+  struct Reader : Client {
+    void reading(std::int64_t done, std::int64_t total) override {
+      order.push_back(done);
+      Client::reading(done, total);
+    }
+    std::vector<std::int64_t>& order;
+    explicit Reader(std::vector<std::int64_t>& all) : order(all) {}
+  };
+  const test::TemporaryFolder folder;
+  const Contexts contexts(folder.path());
+  save_book(contexts, 100);
+  ask_the_book();
+  Engine engine({model_, tokenizer_, path_}, arena_, contexts, options_);
+  std::vector<std::int64_t> order;  // of the chunks of both
+  const auto first = std::make_shared<Reader>(order), second = std::make_shared<Reader>(order);
+  first->leave = [&] {
+    engine.forget_context("book");
+    engine.submit(request_, second);
+  };
+  ask(engine, request_, first);
+  second->ended.get_future().wait();
+  const auto again = std::ranges::find(order.begin() + 1, order.end(), order.front());
+  EXPECT_LT(again - order.begin(), static_cast<std::ptrdiff_t>(order.size() / 2)) << "it begins before the first ends";
+}
+
 TEST_F(EngineTest, NothingOfAConversationIsReadAgain) {
   request_.echo = false;
   request_.logprobs = -1;
