@@ -1,6 +1,7 @@
 #include "offload/text/ordered_json.h"
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <unordered_map>
@@ -137,7 +138,30 @@ void write(const ordered_json& json, std::string& text) {
   }
 }
 
+// Returns a text of a URI as it was before bytes of it became "%20"; what is none of these stays.
+std::string percent_decoded(std::string_view text) {
+  std::string decoded;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    unsigned char byte = 0;
+    const char* const digits = text.data() + i + 1;
+    const bool coded =
+        text[i] == '%' && text.size() - i > 2 && std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2;
+    decoded += coded ? static_cast<char>(byte) : text[i];
+    if (coded) i += 2;
+  }
+  return decoded;
+}
+
 }  // namespace
+
+const ordered_json* part_of_json(const ordered_json& whole, std::string_view fragment) {
+  if (!fragment.starts_with('#')) return nullptr;
+  try {
+    return &whole.at(ordered_json::json_pointer(percent_decoded(fragment.substr(1))));
+  } catch (const ordered_json::exception&) {
+    return nullptr;
+  }
+}
 
 std::string text_of_json(const ordered_json& json) {
   std::string text;

@@ -21,4 +21,8 @@ nlohmann::ordered_json parse_ordered_json(std::string_view text, LongIntegers lo
 // Returns JSON of one line, long integers that were kept as their digits; what is no UTF-8 becomes U+FFFD.
 std::string text_of_json(const nlohmann::ordered_json& json);
 
+// Returns the part that a JSON pointer after "#" names, as a $ref has it: "#/$defs/a~1b%20c" is "a/b c" of "$defs" (RFC
+// 6901, 6). Null where there is none.
+const nlohmann::ordered_json* part_of_json(const nlohmann::ordered_json& whole, std::string_view fragment);
+
 }  // namespace hayloft

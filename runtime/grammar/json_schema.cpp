@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "offload/error.h"
+#include "offload/text/ordered_json.h"
 #include "offload/text/visible.h"
 #include "runtime/grammar/schema_formats.h"
 #include "runtime/grammar/schema_numbers.h"
@@ -208,14 +209,11 @@ class SchemaWriter {
   const ordered_json& referred(const ordered_json& schema, const std::string& where) const {
     if (!schema["$ref"].is_string()) refuse(where + ".$ref", "is a text");
     const std::string& path = schema["$ref"].get_ref<const std::string&>();
-    if (path == "#") return whole_;
-    if (!path.starts_with("#/"))
+    if (path != "#" && !path.starts_with("#/"))
       refuse(where + ".$ref", "\"" + path + "\": only parts of the schema itself, as #/$defs/NAME");
-    try {
-      return whole_.at(ordered_json::json_pointer(path.substr(1)));
-    } catch (const std::exception&) {
-      refuse(where + ".$ref", "\"" + path + "\" is not in the schema");
-    }
+    const ordered_json* const part = part_of_json(whole_, path);
+    if (part == nullptr) refuse(where + ".$ref", "\"" + path + "\" is not in the schema");
+    return *part;
   }
 
   std::string rule_of_reference(const ordered_json& schema, const std::string& where, int depth) {

@@ -75,16 +75,9 @@ class AllowedTypes {
       } else if ((key == "anyOf" || key == "oneOf" || key == "allOf") && value.is_array()) {
         for (const ordered_json& each : value) add(each, depth + 1);
       } else if (key == "$ref" && value.is_string()) {
-        add_reference(value.get_ref<const std::string&>(), depth);
+        if (const ordered_json* const part = part_of_json(root_, value.get_ref<const std::string&>()))
+          add(*part, depth + 1);
       }
-    }
-  }
-
-  void add_reference(std::string_view reference, int depth) {
-    if (!reference.starts_with("#/")) return;
-    try {
-      add(root_.at(ordered_json::json_pointer(std::string(reference.substr(1)))), depth + 1);
-    } catch (const ordered_json::exception&) {  // it leads nowhere
     }
   }
 

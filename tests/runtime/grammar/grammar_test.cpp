@@ -133,6 +133,21 @@ TEST(JsonSchema, ListsChoicesAndReferences) {
   EXPECT_TRUE(valid(R"({"const": "a\"b"})", R"("a\"b")"));
 }
 
+// A reference is a part of a URI: bytes of a name may be written as %20, "/" and "~" are ~1 and ~0.
+TEST(JsonSchema, NamesInReferencesMayBeEscaped) {
+  for (const auto& [name, written] : std::vector<std::pair<std::string, std::string>>{{"a b", "a%20b"},
+                                                                                      {"a b", "a b"},
+                                                                                      {"Box[int]", "Box%5Bint%5d"},
+                                                                                      {"a/b~c", "a~1b%7E0c"},
+                                                                                      {"é", "%C3%A9"},
+                                                                                      {"100%", "100%"},
+                                                                                      {"100%", "100%25"},
+                                                                                      {"%zz", "%zz"}}) {
+    const nlohmann::ordered_json schema = {{"$ref", "#/$defs/" + written}, {"$defs", {{name, {{"type", "null"}}}}}};
+    EXPECT_TRUE(valid(schema.dump(), "null")) << written;
+  }
+}
+
 // Each part names the next one twice: asked anew each time, the last would be asked two to the 28th time.
 TEST(JsonSchema, ArgumentsAreAskedOnceOfEachPartWhetherTheyAreObjects) {
   nlohmann::ordered_json schema = {{"$ref", "#/$defs/0"}};
