@@ -45,6 +45,19 @@ TEST_F(ToolRequest, NamesAreNoneThatACallCouldNotBeToldFrom) {
   }
 }
 
+// A call could be of either, and its arguments were read by the first one's schema.
+TEST_F(ToolRequest, NoTwoHaveOneName) {
+  const std::string two = R"({"name": "f"}}, {"type": "function", "function": {"name": ")";
+  EXPECT_EQ(refused_field(chat_request, chat(two + "f\"}")), "tools");
+  EXPECT_EQ(status_of(chat_request, chat(two + "g\"}")), 200);
+  EXPECT_EQ(refused_field(message_request, R"({"max_tokens": 9, "messages": [{"role": "user", "content": "a"}],
+      "tools": [{"input_schema": {}, "name": "f"}, {"input_schema": {}, "name": "f"}]})"),
+            "tools");
+  EXPECT_EQ(refused_field(response_request, R"({"input": "a", "tools": [{"type": "function", "name": "f"},
+      {"type": "function", "name": "f"}]})"),
+            "tools");
+}
+
 TEST_F(ToolRequest, AChoiceNamesATool) {
   const std::string choice = R"(, "tool_choice": {"type": "function", "function": {"name": ""}})";
   EXPECT_EQ(refused_field(chat_request, chat(named("f"), choice)), "tool_choice");
