@@ -102,6 +102,17 @@ TEST(ServeHostileHeads, HeadsThatCanBeReadInTwoWaysAreRefused) {
   EXPECT_EQ(status_of("POST /tokenize HTTP/1.0\r\n" + encoding + "\r\n" + in_chunks), 400);
 }
 
+TEST(ServeHostileHeads, ABodyIsNotReadAsWhatItIsNot) {
+  Served server;
+  const json body = {{"prompt", "a"}};
+  EXPECT_EQ(server.post("/tokenize", body, "Content-Encoding: identity\r\n").status, 200);
+  for (const char* coding : {"gzip", "deflate", "br", "gzip, identity"}) {
+    const HttpAnswer answer = server.post("/tokenize", body, "Content-Encoding: " + std::string(coding) + "\r\n");
+    EXPECT_EQ(answer.status, 415) << coding;
+    EXPECT_NE(answer.body.find("Content-Encoding"), std::string::npos) << answer.body;
+  }
+}
+
 // As clients of a proxy write it; the Host field then does not count.
 TEST(ServeHostileHeads, ATargetMayNameItsHost) {
   Served server;

@@ -70,6 +70,10 @@ std::optional<Refusal> ambiguous(std::string_view raw, const beast::http::reques
   if (head.count(field::content_length) > 1 || length.find(',') != length.npos) {
     return Refusal{400, "several lengths of a body: Content-Length stands once"};
   }
+  const auto coding = head[field::content_encoding];
+  if (!coding.empty() && !beast::iequals(coding, "identity")) {
+    return Refusal{415, "Content-Encoding: a body is read as it stands; send it without"};
+  }
   const std::size_t encodings = head.count(field::transfer_encoding);
   if (encodings == 0) return std::nullopt;
   if (encodings > 1 || head.version() < 11 || !length.empty() ||
