@@ -113,6 +113,20 @@ TEST(ServeHostileHeads, ABodyIsNotReadAsWhatItIsNot) {
   }
 }
 
+// Each answer is followed by the end of the connection, as nothing tells such a client that it goes on.
+TEST(ServeHostileHeads, AnOldClientIsAnsweredAsOne) {
+  Served server;
+  const std::string body = R"({"prompt": "a"})";
+  for (const std::string fields : {"Connection: keep-alive\r\n", "Expect: 100-continue\r\n"}) {
+    const HttpClient client(server.port);
+    client.send("POST /tokenize HTTP/1.0\r\n" + fields + "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
+                body);
+    const HttpAnswer answer = client.answer();
+    EXPECT_EQ(answer.status, 200) << fields << answer.head;
+    EXPECT_NE(answer.head.find("Connection: close"), std::string::npos) << answer.head;
+  }
+}
+
 // As clients of a proxy write it; the Host field then does not count.
 TEST(ServeHostileHeads, ATargetMayNameItsHost) {
   Served server;

@@ -112,7 +112,7 @@ class Connection {
     stream_.expires_after(options().body_time);
     const std::uint64_t most = most_body(head);
     const bool fits = parser.content_length().value_or(0) <= most;
-    if (fits && beast::iequals(head[beast::http::field::expect], "100-continue")) {
+    if (fits && chunked_ && beast::iequals(head[beast::http::field::expect], "100-continue")) {
       beast::http::response<beast::http::empty_body> go_on(beast::http::status::continue_, 11);
       co_await beast::http::async_write(stream_, go_on, asio::redirect_error(use_awaitable, error));
     }
@@ -125,7 +125,7 @@ class Connection {
     }
     stream_.expires_never();
     const HttpRequest request = parser.release();
-    const bool keep_alive = request.keep_alive();
+    const bool keep_alive = chunked_ && request.keep_alive();  // HTTP/1.0 takes no word of HTTP/1.1 for it
     if (request.method() == beast::http::verb::options) {
       const Reply said = Reply{204, "text/plain", {}};
       co_await write(said, keep_alive);
@@ -289,7 +289,6 @@ class Connection {
     head.set(beast::http::field::content_type, "text/event-stream; charset=utf-8");
     head.set(beast::http::field::cache_control, "no-cache");
     add_fields(head, 200);
-    keep_alive = keep_alive && chunked_;  // without chunks the end of the connection is that of the answer
     head.keep_alive(keep_alive);
     if (chunked_) head.chunked(true);
     beast::http::response_serializer<beast::http::empty_body> serializer(head);
@@ -360,7 +359,7 @@ class Connection {
   std::string origin_;
   std::string allowed_fields_;
   bool head_only_ = false;  // HEAD: the answer has no body
-  bool chunked_ = true;     // HTTP/1.0 knows no chunks
+  bool chunked_ = true;     // HTTP/1.0 knows no chunks: there the end of the connection is that of the answer
 };
 
 }  // namespace
