@@ -207,8 +207,10 @@ Outcome Routes::dispatch(const Call& call) const {
     require_method(call, {"POST"});
     return responses::response_request(call.body, served_);
   }
-  if (call.path.starts_with("/v1/responses/") && served_.responses != nullptr) {
-    return response(call, call.path.substr(std::string_view("/v1/responses/").size()));
+  constexpr std::string_view responses_path = "/v1/responses/";
+  if (call.path.starts_with(responses_path) && served_.responses != nullptr) {
+    const std::string id = call.path.substr(responses_path.size());
+    if (id.find('/') == std::string::npos) return response(call, id);
   }
   if (call.path == "/tokenize") return tokenize(call);
   if (call.path == "/detokenize") return detokenize(call);
