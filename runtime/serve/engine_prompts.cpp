@@ -114,6 +114,9 @@ void Engine::keep_session(Job& job) {
   const std::vector<std::int32_t> tokens = job.session_tokens();
   if (job.request().echo || job.context_replaced || tokens.size() < kWorthKeeping) return;
   history_.add(job.request().context, tokens);
+  // Of a prompt alone, which may end inside a chunk, the last whole chunk is kept; what goes on with an answer is a
+  // conversation.
+  if (!job.reading() && job.request().conversation == 0 && tokens.size() <= job.request().tokens.size()) return;
   keep(
       job.request().context, tokens, [&] { return job.take_session(); },
       job.reading() ? 0 : job.request().conversation);

@@ -187,6 +187,24 @@ TEST_F(EngineTest, NobodyWaitsForWhatIsReadOfAContextThatHasBeenReplaced) {
   EXPECT_LT(again - order.begin(), static_cast<std::ptrdiff_t>(order.size() / 2)) << "it begins before the first ends";
 }
 
+TEST_F(EngineTest, APromptThatBeginsWithAWholeOtherGoesOnFromAWholeChunk) {
+  request_.echo = false;
+  GenerationRequest shorter = request_;
+  shorter.tokens.resize(100);
+  shorter.max_tokens = 1;
+  const auto before = std::make_shared<Client>(), after = std::make_shared<Client>(),
+             alone = std::make_shared<Client>();
+  {
+    Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
+    ask(engine, shorter, before);
+    ask(engine, request_, after);
+    EXPECT_EQ(after->usage.cached_tokens, options_.session.chunk_tokens);
+  }
+  Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
+  ask(engine, request_, alone);
+  EXPECT_EQ(logprobs(*after), logprobs(*alone));
+}
+
 TEST_F(EngineTest, NothingOfAConversationIsReadAgain) {
   request_.echo = false;
   request_.logprobs = -1;
