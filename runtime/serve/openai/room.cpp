@@ -65,12 +65,7 @@ void hold_to(const Room& room, std::int64_t prompt, const Length& length, Genera
 }  // namespace
 
 std::int64_t tokens_of_context(const Served& served, const std::string& context) {
-  if (context.empty()) return 0;
-  try {
-    return offload::Snapshot::open(served.contexts.path(context)).token_count();
-  } catch (const Error&) {  // of which the engine says why it cannot be asked
-    return 0;
-  }
+  return context.empty() ? 0 : offload::Snapshot::open(served.contexts.path(context)).token_count();
 }
 
 void require_room_behind(const ModelConfig& config, std::int64_t tokens) {

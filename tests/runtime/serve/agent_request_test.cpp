@@ -1,5 +1,7 @@
 #include "runtime/serve/messages/message_request.h"
 
+#include <fstream>
+
 #include "gpu/make_backend.h"
 #include "runtime/context/ingest.h"
 #include "runtime/serve/reply_writer.h"
@@ -195,6 +197,8 @@ TEST_F(AgentRequest, ACountHasTheTokensOfASavedContext) {
   EXPECT_EQ(messages::count_tokens(alone, served_), static_cast<std::int64_t>(alone.generations[0].tokens.size()));
   EXPECT_EQ(messages::count_tokens(behind, served_),
             book.tokens + static_cast<std::int64_t>(behind.generations[0].tokens.size()));
+  std::ofstream(contexts_.path("book")) << "no context";
+  EXPECT_THROW(messages::count_tokens(behind, served_), Error);
 }
 
 // Agents ask for as many tokens of any model, and count before they shorten.
