@@ -48,6 +48,12 @@ class HttpClient {
 
   void end_sending() const { ::shutdown(socket_, SHUT_WR); }
 
+  // Says whether something has come already, or the end.
+  bool told() const {
+    char byte = 0;
+    return ::recv(socket_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0;
+  }
+
   // Returns what comes next, at most; empty: the server has closed.
   std::string some() const {
     char bytes[4096];

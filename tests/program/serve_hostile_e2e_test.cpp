@@ -242,6 +242,17 @@ TEST(ServeHostile, ABodyThatIsTooLargeIsRefusedWhileItIsStillBeingSent) {
   EXPECT_FALSE(answer.reset);
 }
 
+// Whoever asks whether the server lives does not wait behind them.
+TEST(ServeHostile, LargeBodiesDoNotHoldAProbeUp) {
+  Served server;
+  const std::string large = post("/tokenize", json{{"prompt", std::string(std::size_t{4} << 20, 'a')}}.dump());
+  std::deque<HttpClient> clients;
+  for (int i = 0; i < 12; ++i) clients.emplace_back(server.port).send(large);
+  EXPECT_EQ(http(server.port, "GET", "/health").status, 200);
+  const auto told = std::ranges::count_if(clients, [](const HttpClient& client) { return client.told(); });
+  EXPECT_LT(told, 5) << "most of them wait yet";
+}
+
 TEST(ServeHostile, CharactersMayArriveInPieces) {
   Served server;
   const std::string text = "das Heu \xC3\xA4 \xF0\x9F\x8C\xBE \xE2\x82\xAC";

@@ -136,12 +136,17 @@ class Connection {
     if (const std::size_t at = target.find('?'); at != std::string::npos) call.query = target.substr(at + 1);
     // A lambda that is called at once would take its captures with it before the coroutine has begun.
     const auto work = [this, &call]() -> asio::awaitable<Outcome> { co_return service_.routes.outcome(call); };
-    const Outcome outcome = co_await asio::co_spawn(service_.workers, work, use_awaitable);
-    if (const Reply* reply = std::get_if<Reply>(&outcome)) {
+    std::optional<Outcome> outcome;
+    if (Routes::open_to_all(call.path)) {  // a probe waits for nothing that the workers do
+      outcome = service_.routes.outcome(call);
+    } else {
+      outcome = co_await asio::co_spawn(service_.workers, work, use_awaitable);
+    }
+    if (const Reply* reply = std::get_if<Reply>(&*outcome)) {
       co_await write(*reply, keep_alive);
       co_return keep_alive;
     }
-    co_return co_await generate(std::get<openai::Request>(outcome), keep_alive);
+    co_return co_await generate(std::get<openai::Request>(*outcome), keep_alive);
   }
 
   // A request that nobody has shown a key for may have next to nothing, as methods that take no body.
