@@ -56,6 +56,21 @@ TEST_F(Mistaken, MoreNeedlesThanThereIsRoomOrNamesForAreRefused) {
   EXPECT_TRUE(says(nameless, "--depths 2000000000: there are names for")) << nameless.err;
 }
 
+TEST_F(Mistaken, AnOriginThatNoPageHasIsRefused) {
+  const test::Served other;
+  for (const std::string origin :
+       {"http://localhost:3000/", "localhost:3000", "http://Host", "http://a,http://b", "**"}) {
+    // The port is taken, so that a server that took the origin would end as well.
+    const Outcome served = run_program(
+        {"serve", "--port", std::to_string(other.port), "--cors", origin, "-m", test::needle_model.string()});
+    EXPECT_TRUE(refused_with(served, 2, {"--cors " + origin + ": no page has this origin"}));
+  }
+  for (const std::string origin : {"http://localhost:3000", "app://obsidian.md", "null", "*"}) {
+    const test::Served server({"--cors", origin});
+    EXPECT_EQ(test::http(server.port, "GET", "/v1/models", "", "Origin: " + origin + "\r\n").status, 200) << origin;
+  }
+}
+
 TEST_F(Mistaken, ARequestLengthThatMemoryDoesNotHoldIsTold) {
   test::Served server({"-c", "1000M", "--host-memory", "64MiB"});
   const std::string told = server.program().error_output();

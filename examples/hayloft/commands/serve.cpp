@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "examples/hayloft/command.h"
@@ -50,6 +51,15 @@ constexpr const char* serve_examples = R"(Examples:
 void keep_heap_small() {
   ::mallopt(M_MMAP_THRESHOLD, 256 << 10);
   ::mallopt(M_TRIM_THRESHOLD, 4 << 20);
+}
+
+// Says whether a browser may send it as the origin of a page: "http://localhost:3000", or "null" of a file.
+bool is_origin(std::string_view text) {
+  const std::size_t scheme = text.find("://");
+  if (scheme == std::string_view::npos) return text == "null";
+  const std::string_view host = text.substr(scheme + 3);
+  return scheme > 0 && !host.empty() && host.find_first_of("/?#, ") == std::string_view::npos &&
+         std::ranges::none_of(text, [](char c) { return c >= 'A' && c <= 'Z'; });
 }
 
 class ServeCommand : public Command {
@@ -124,6 +134,11 @@ class ServeCommand : public Command {
     engine_.session.cache.block_tokens = machine_.block_tokens;
     note_unused_prefill(*app_, {&engine_.session.prefill, 1});
     runtime::Sampler sampler(sampling_);  // names the option that is out of range
+    const std::string& origin = server_.cors_origin;
+    if (!origin.empty() && origin != "*" && !is_origin(origin)) {
+      fail("--cors {}: no page has this origin; write it as browsers send it, like http://localhost:3000, or *",
+           visible(origin, Lines::joined));
+    }
     std::error_code error;
     if (!contexts_.empty() && !std::filesystem::is_directory(contexts_, error)) {
       fail("--contexts {}: is no folder; make it first", contexts_);
