@@ -65,7 +65,13 @@ void hold_to(const Room& room, std::int64_t prompt, const Length& length, Genera
 }  // namespace
 
 std::int64_t tokens_of_context(const Served& served, const std::string& context) {
-  return context.empty() ? 0 : offload::Snapshot::open(served.contexts.path(context)).token_count();
+  if (context.empty()) return 0;
+  try {
+    return offload::Snapshot::open(served.contexts.path(context)).token_count();
+  } catch (const Error& error) {
+    if (served.contexts.contains(context)) throw;
+    throw BadRequest(404, error.what(), "model", "model_not_found");  // it has gone since the model was read
+  }
 }
 
 void require_room_behind(const ModelConfig& config, std::int64_t tokens) {

@@ -199,6 +199,15 @@ TEST_F(AgentRequest, ACountHasTheTokensOfASavedContext) {
             book.tokens + static_cast<std::int64_t>(behind.generations[0].tokens.size()));
   std::ofstream(contexts_.path("book")) << "no context";
   EXPECT_THROW(messages::count_tokens(behind, served_), Error);
+  std::filesystem::remove(contexts_.path("book"));
+  int status = 0;
+  try {
+    messages::count_tokens(behind, served_);
+  } catch (const BadRequest& gone) {
+    status = gone.status();
+  } catch (const Error&) {
+  }
+  EXPECT_EQ(status, 404);
 }
 
 // Agents ask for as many tokens of any model, and count before they shorten.
