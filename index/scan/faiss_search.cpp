@@ -15,7 +15,7 @@ namespace {
 
 using Id = decltype(faiss::Index::ntotal);  // idx_t, whose home differs between versions of Faiss
 
-struct Hit {
+struct FaissHit {
   float score;
   std::int32_t position;
 };
@@ -23,7 +23,7 @@ struct Hit {
 // The k best of one block for one query, and every other position that scores the same as the last of them: Faiss keeps
 // whichever of equals it met first or last.
 void search_block(const faiss::IndexFlatIP& block, const float* query, int k, std::int64_t first,
-                  std::vector<Hit>& hits) {
+                  std::vector<FaissHit>& hits) {
   std::vector<float> scores;
   std::vector<Id> ids;
   const Id tokens = block.ntotal;
@@ -56,7 +56,7 @@ void faiss_flat_search(const offload::LayerView& view, const float* query, int q
   const std::int64_t blocks = (limit + block_tokens - 1) / block_tokens;
   prepare_blas(threads);
 
-  std::vector<std::vector<Hit>> hits(static_cast<std::size_t>(query_heads * blocks));  // [Hq][blocks]
+  std::vector<std::vector<FaissHit>> hits(static_cast<std::size_t>(query_heads * blocks));  // [Hq][blocks]
   threads.parallel_for(layout.kv_heads * blocks, 1, [&](std::int64_t begin, std::int64_t end) {
     const BlasPlace place;
     omp_set_num_threads(1);
@@ -86,9 +86,10 @@ void faiss_flat_search(const offload::LayerView& view, const float* query, int q
     for (std::int64_t h = begin; h < end; ++h) {
       TopPositions top(k, 0, -std::numeric_limits<float>::infinity());
       for (std::int64_t b = 0; b < blocks; ++b) {
-        std::vector<Hit>& some = hits[static_cast<std::size_t>(h * blocks + b)];
-        std::sort(some.begin(), some.end(), [](const Hit& x, const Hit& y) { return x.position < y.position; });
-        for (const Hit& hit : some) top.offer(hit.position, 1, &hit.score, nullptr, 0);
+        std::vector<FaissHit>& some = hits[static_cast<std::size_t>(h * blocks + b)];
+        std::sort(some.begin(), some.end(),
+                  [](const FaissHit& x, const FaissHit& y) { return x.position < y.position; });
+        for (const FaissHit& hit : some) top.offer(hit.position, 1, &hit.score, nullptr, 0);
       }
       top.finish(positions + h * k, nullptr, 0);
     }

@@ -10,12 +10,12 @@
 namespace hayloft::runtime::eval {
 namespace {
 
-std::int64_t lines(std::string_view text) {
+std::int64_t line_count(std::string_view text) {
   return std::count(text.begin(), text.end(), '\n');
 }
 
 std::string_view pick_line(std::string_view text, std::mt19937_64& random) {
-  for (std::uint64_t skip = draw(random, static_cast<std::uint64_t>(lines(text))); skip > 0; --skip)
+  for (std::uint64_t skip = draw(random, static_cast<std::uint64_t>(line_count(text))); skip > 0; --skip)
     text.remove_prefix(text.find('\n') + 1);
   return text.substr(0, text.find('\n'));
 }
@@ -28,7 +28,7 @@ std::string needle_key(std::mt19937_64& random) {
 }
 
 std::int64_t needle_keys() {
-  return lines(words::adjectives) * lines(words::nouns);
+  return line_count(words::adjectives) * line_count(words::nouns);
 }
 
 std::string random_digits(std::mt19937_64& random, int digits) {

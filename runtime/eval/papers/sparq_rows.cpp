@@ -47,7 +47,7 @@ void for_each_row(const char* option, const std::filesystem::path& file,
   }
 }
 
-struct Asked {
+struct TriviaRow {
   std::string question;
   std::vector<std::string> answers;
   std::vector<std::string> documents;  // of a length that is wanted
@@ -57,7 +57,7 @@ class TriviaQa : public PaperSource {
  public:
   explicit TriviaQa(const std::filesystem::path& file) {
     for_each_row("--triviaqa", file, [&](const json& row) {
-      Asked asked{row.at("question").get<std::string>(), {}, {}};
+      TriviaRow asked{row.at("question").get<std::string>(), {}, {}};
       asked.answers = row.at("answer").at("aliases").get<std::vector<std::string>>();
       for (const json& found : row.at("search_results").at("search_context")) {
         const auto document = found.get<std::string>();
@@ -72,14 +72,14 @@ class TriviaQa : public PaperSource {
 
   int samples() const override { return static_cast<int>(rows_.size()); }
   PaperText sample(int number, std::mt19937_64& random) const override {
-    const Asked& asked = rows_[static_cast<std::size_t>(number)];
+    const TriviaRow& asked = rows_[static_cast<std::size_t>(number)];
     const std::string& document = asked.documents[draw(random, asked.documents.size())];
     return {fmt::format("{}\nQuestion: {}\nAnswer:", document, asked.question), asked.answers, kAnswerTokens,
             kSpareTokens};
   }
 
  private:
-  std::vector<Asked> rows_;
+  std::vector<TriviaRow> rows_;
 };
 
 class Summaries : public PaperSource {
