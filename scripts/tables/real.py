@@ -3,9 +3,9 @@
   run    hayloft eval, run by run of the list below, rows in FOLDER/NAME.jsonl; goes on where it was stopped.
          Needles are hidden in --book; --prose is predicted, qa_1 asks the questions of --squad. Runs that lack their
          text are left out and named.
-  show   Markdown tables of the rows of such files: scores with 95% intervals (Wilson's; of perplexity, none), recall,
-         mass and output error over the first steps of an answer, KL from dense attention where it was measured, and
-         bytes read per token.
+  show   Markdown tables of the rows of such files: scores with 95% intervals (Wilson's, or a bootstrap's where
+         samples are right in part; of perplexity, none), recall, mass and output error over the first steps of an
+         answer, KL from dense attention where it was measured, and bytes read per token.
   equal  of rows that hayloft eval --equal-bytes wrote, a table of scores by the bits that a method reads of each key;
          with --agreement of KL from dense attention, with an interval of 95% (bootstrap over texts), and top-1.
   counts of rows with several --attn-k, the same by how many positions are attended to, of methods that have rows of each.
@@ -65,8 +65,16 @@ def score(rows):
     if rows[0]["measure"] != "share":
         return f"{mean(rows, 'score'):.3g}"
     share = mean(rows, "score")
-    low, high = interval(share, len(rows))
+    scores = [row["score"] for row in rows]
+    low, high = interval(share, len(rows)) if set(scores) <= {0, 1} else [100 * end for end in resampled(scores)]
     return f"{100 * share:.0f} ({low:.0f} to {high:.0f})"
+
+
+def resampled(values):
+    """Returns the 95% interval of the mean, by a bootstrap of the values."""
+    draw = random.Random(1)
+    means = sorted(sum(draw.choices(values, k=len(values))) / len(values) for _ in range(4000))
+    return means[100], means[-101]
 
 
 def mebibytes(value):
@@ -125,9 +133,8 @@ def agreement(rows):
     kl = [row["kl"] for row in rows if row.get("kl") is not None]
     if not kl:
         return score(rows)
-    draw = random.Random(1)
-    means = sorted(sum(draw.choices(kl, k=len(kl))) / len(kl) for _ in range(4000))
-    return f"{sum(kl) / len(kl):.4f} ({means[100]:.4f} to {means[-101]:.4f}), {mean(rows, 'top1'):.3f}"
+    low, high = resampled(kl)
+    return f"{sum(kl) / len(kl):.4f} ({low:.4f} to {high:.4f}), {mean(rows, 'top1'):.3f}"
 
 
 def setting(row):
