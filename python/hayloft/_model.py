@@ -276,7 +276,11 @@ class Session:
     def _ids(self, prompt):
         if isinstance(prompt, str):
             return self.model.encode(prompt, continued=len(self) > 0)
-        return token_ids(prompt)
+        ids, known = token_ids(prompt), self.model.config["vocab_size"]
+        for token in ids:  # all of them before the first is read
+            if not 0 <= token < known:
+                raise _core.Error(f"token id {token} is outside the model's vocabulary of {known}")
+        return ids
 
 
 def _options(attn, prefill, chunk_tokens, block_tokens, columns, rows):

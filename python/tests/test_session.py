@@ -237,6 +237,15 @@ def test_ids_without_a_text_are_refused(model):
             model.decode([5, token])
 
 
+def test_an_id_outside_the_vocabulary_is_refused_before_any_is_read(model):
+    for token in (-1, 10**6):
+        session = model.session()
+        for read in (session.generate, session.append, session.score, lambda ids: next(session.stream(ids))):
+            with pytest.raises(hayloft.Error, match=f"token id {token} is outside the model's vocabulary"):
+                read([5, 6, token])
+        assert len(session) == 0 and session.tokens == []
+
+
 def test_contexts_are_saved_with_the_rope_they_are_opened_with(small_model, tmp_path):
     """A RoPE that depends on the number of positions is not in a context's file: it was opened with another."""
     ids = list(range(3, 33))
