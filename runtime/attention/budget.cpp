@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <stdexcept>
 
 #include "offload/error.h"
 #include "offload/text/format.h"
@@ -42,14 +41,6 @@ Budgets::Budgets(std::vector<Budget> by_layer) : by_layer_(std::move(by_layer)) 
 
 const Budget& Budgets::at(int layer) const {
   return by_layer_[std::min(static_cast<std::size_t>(layer), by_layer_.size() - 1)];
-}
-
-void Budgets::set(int layer, Budget budget) {
-  if (layer < 0) throw std::logic_error("Budgets: the layer is negative");
-  // The layers behind it keep what they have.
-  const auto needed = static_cast<std::size_t>(layer) + 2;
-  if (by_layer_.size() < needed) by_layer_.resize(needed, by_layer_.back());
-  by_layer_[static_cast<std::size_t>(layer)] = budget;
 }
 
 std::string Budgets::text() const {

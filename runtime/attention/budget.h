@@ -26,7 +26,6 @@ class Budgets {
   explicit Budgets(std::vector<Budget> by_layer);  // one entry at least
 
   const Budget& at(int layer) const;
-  void set(int layer, Budget budget);  // of this layer alone
   const std::vector<Budget>& by_layer() const { return by_layer_; }
   std::string text() const;  // "128", "512,64"
   friend bool operator==(const Budgets&, const Budgets&) = default;

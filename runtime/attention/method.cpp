@@ -115,6 +115,13 @@ void Method::require_columns(offload::ColumnFormat columns) const {
        name(columns));
 }
 
+void Method::require_layers(int global_layers) const {
+  const std::size_t given = options_.k.by_layer().size();
+  if (given <= std::max<std::size_t>(1, static_cast<std::size_t>(global_layers))) return;
+  fail("--attn-k {}: has {} values, one for each global layer, and the model has {}; leave out those behind",
+       options_.k.text(), given, global_layers);
+}
+
 StepPlan Method::plan(const gpu::CacheView& cache, int query_heads, const Method* kept) const {
   const Method& by = kept == nullptr ? chosen(cache, query_heads) : *kept;
   return {&by, by.plan_selection(cache, query_heads)};

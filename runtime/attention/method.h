@@ -48,6 +48,8 @@ class Method {
   const index::RankingOptions& ranking_options() const { return by_; }
   // Throws Error, and says what to use, unless a step can read key columns of this format.
   void require_columns(offload::ColumnFormat columns) const;
+  // Throws Error where its k has a value for a layer behind the last of so many.
+  void require_layers(int global_layers) const;
   virtual std::int64_t window(std::int64_t tokens,
                               int layer = 0) const;  // w at this length; 0 unless an option says so
 

@@ -27,6 +27,7 @@ ForeignCache::ForeignCache(gpu::Backend& backend, offload::Arena& arena, const M
 
 void ForeignCache::set_method(SharedMethod method) {
   method->require_columns(cache_.options().columns);
+  method->require_layers(config_.global_layers());
   state_ =
       method->make_state({config_.global_layers(), config_.query_heads, config_.kv_heads, config_.head_dim}, *backend_);
   attention_.bind(std::move(method), state_.get());

@@ -210,6 +210,7 @@ Session& Session::set_method(SharedMethod method) {
 void Session::require_method(const Method* method) const {
   if (method == nullptr) throw std::logic_error("Session: there is no method");
   check_method_options(method->options(), config().head_dim);
+  method->require_layers(config().global_layers());
 }
 
 void Session::rebind() {

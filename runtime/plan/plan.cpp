@@ -123,6 +123,7 @@ PlannedMethod plan_method(const PlanRequest& request, const PlanMemory& memory, 
   method.attn = options;
   const SharedMethod made = make_method(options, request.config.head_dim);
   made->require_columns(layout.columns);
+  made->require_layers(request.config.global_layers());
   for (cache.layer = 0; cache.layer < request.config.global_layers(); ++cache.layer) {
     method.counters += made->count(cache, request.config.query_heads);
   }

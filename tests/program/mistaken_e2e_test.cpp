@@ -92,6 +92,21 @@ TEST_F(Mistaken, AnOutputThatCannotBeWrittenIsAnErrorAndNoWrongUsage) {
                            {nowhere, "cannot be written"}));
 }
 
+TEST_F(Mistaken, AKForALayerThatTheModelLacksIsRefusedBeforeTheWork) {
+  const std::vector<std::string> what{"--attn-k 64,32", "has 2 values", "the model has 1"};
+  const std::vector<std::vector<std::string>> commands{
+      {"generate", "-m", test::needle_model.string(), "-p", "The hay", "--attn", "topk:k=64,32"},
+      {"needle", "-c", "1k", "--attn", "dense,sparq:k=64,32"},
+      {"eval", "-c", "1k", "--attn", "dense,sparq:k=64,32"}};
+  for (const std::vector<std::string>& command : commands) {
+    EXPECT_TRUE(refused_with(run_program(command), 1, what)) << command.front();
+  }
+  for (const char* command : {"bench", "plan"}) {
+    const Outcome outcome = run_program({command, "--shape", "1,4,2,64", "-c", "1k", "--attn", "sparq:k=64,32"});
+    EXPECT_TRUE(refused_with(outcome, 2, what)) << command;
+  }
+}
+
 // Says nothing of the machine, which would be the first step of measuring it.
 TEST_F(Mistaken, AProfileThatCannotBeKeptIsToldBeforeAnythingIsMeasured) {
   const std::string file = folder_.write("file", "");

@@ -75,7 +75,9 @@ class BenchCommand : public Command {
     if (bench_.query_heads % bench_.kv_heads != 0) {
       fail("--shape: {} query heads cannot be shared out among {} KV heads", bench_.query_heads, bench_.kv_heads);
     }
-    for (const runtime::MethodOptions& method : bench_.methods) runtime::make_method(method, bench_.head_dim);
+    for (const runtime::MethodOptions& method : bench_.methods) {
+      runtime::make_method(method, bench_.head_dim)->require_layers(bench_.layers);
+    }
     for (const std::int64_t tokens : lengths_) {
       for (const offload::ColumnFormat format : columns_) {
         offload::BlockLayout({1, bench_.kv_heads, bench_.head_dim, block_tokens(tokens), format, bench_.rows});

@@ -145,7 +145,7 @@ class PlanCommand : public Command {
     if (!model_.empty()) return;
     request_.config = runtime::plan::config_of_shape(shape_);
     for (const runtime::MethodOptions& method : request_.methods) {
-      runtime::make_method(method, request_.config.head_dim);
+      runtime::make_method(method, request_.config.head_dim)->require_layers(request_.config.global_layers());
     }
   }
 

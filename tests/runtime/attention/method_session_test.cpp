@@ -120,7 +120,7 @@ TEST_P(MethodSessionTest, ForksOfWhatIsKeptAnswerAsTheirSessionWould) {
 }
 
 TEST_P(MethodSessionTest, EveryLayerKeepsItsOwnK) {
-  const auto h2o = method("h2o:k=30,20");
+  const auto h2o = method(model.config().global_layers() > 1 ? "h2o:k=30,20" : "h2o:k=30");
   Session session = read(*h2o);
   session.set_method(h2o).step(tokens[100]);
   const auto& state = static_cast<const HeavyHitters&>(*session.state(*h2o));

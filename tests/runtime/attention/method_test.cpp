@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <limits>
-#include <stdexcept>
 
 #include "offload/error.h"
 #include "offload/text/list.h"
@@ -57,12 +56,14 @@ TEST(Method, KMayDifferFromLayerToLayerAndTheLastEntryHoldsForTheRest) {
   EXPECT_EQ(options.k.at(31).of(4096), 41);
 }
 
-TEST(Method, OneLayersBudgetIsSetWithoutTouchingTheOthers) {
-  Budgets k = parse_budgets("512,64", "k");
-  k.set(2, Budget{96, 0});
-  EXPECT_EQ(k.text(), "512,64,96,64");
-  k.set(0, Budget{1, 0});
-  EXPECT_EQ(k.text(), "1,64,96,64");
+TEST(Method, AKForALayerThatTheModelLacksIsAnError) {
+  for (const char* text : {"topk:k=512,64", "h2o:k=512,64", "auto:k=512,64"}) {
+    const SharedMethod method = make_method(parse_method(text, {}), 64);
+    EXPECT_NO_THROW(method->require_layers(2));
+    EXPECT_NO_THROW(method->require_layers(30));
+    EXPECT_TRUE(test::refuses([&] { method->require_layers(1); }, {"--attn-k 512,64", "2 values", "has 1"})) << text;
+  }
+  EXPECT_NO_THROW(make_method(parse_method("topk", {}), 64)->require_layers(0));
 }
 
 TEST(Method, ACommaBeginsAnotherMethodOnlyWhereANameFollows) {
@@ -196,7 +197,11 @@ TEST(Method, FieldsOutOfRangeAreErrorsThatNameTheOption) {
           name, [&](auto& options) { options.k = Budgets(k); }, "--attn-k "))
           << name;
       EXPECT_TRUE(refused(
-          name, [&](auto& options) { options.k.set(1, k); }, "--attn-k "))
+          name,
+          [&](auto& options) {
+            options.k = Budgets({Budget{}, k});
+          },
+          "--attn-k "))
           << name;
     }
   }
@@ -210,7 +215,6 @@ TEST(Method, FieldsOutOfRangeAreErrorsThatNameTheOption) {
       "ann:HNSW8", [](auto& options) { options.ef = -1; }, "--attn-ef -1"));
   EXPECT_TRUE(refused(
       "ann:SQ8", [](auto& options) { options.rerank = -1; }, "--attn-rerank -1"));
-  EXPECT_THROW(Budgets().set(-1, {1, 0}), std::logic_error);
 }
 
 TEST(Method, OptionsThatAnIndexDoesNotReadAreRefusedByName) {
