@@ -129,5 +129,12 @@ TEST_F(TerminalTest, LinesThatAreCutOrNoTextAreSaidAndPassedOver) {
   EXPECT_EQ(outcome.out, run_program({"ask", saved_, "-p", "The sky is", "-n", "8"}).out);
 }
 
+TEST_F(TerminalTest, ATypedTextWithALineThatWasCutIsRefused) {
+  Terminal terminal;
+  terminal.type("The sky is\n" + std::string(5000, 'a') + "\n\x04");
+  const Outcome outcome = Program({"generate", "-m", model_, "-f", "-", "-n", "4"}, "", terminal.name()).wait();
+  EXPECT_TRUE(refused_with(outcome, 1, {"--file -, line 2: a terminal cuts lines at 4095 bytes"})) << outcome.err;
+}
+
 }  // namespace
 }  // namespace hayloft::test

@@ -9,6 +9,7 @@
 #include "examples/hayloft/process/messages.h"
 #include "offload/error.h"
 #include "offload/text/format.h"
+#include "offload/text/list.h"
 #include "offload/text/text_check.h"
 #include "offload/text_file.h"
 #include "offload/waiting.h"
@@ -21,11 +22,26 @@ constexpr std::uint64_t most_line_bytes = std::uint64_t{64} << 20;
 // Linux holds so much of what is typed until a newline or Ctrl-D, and drops what follows.
 constexpr std::size_t most_typed_bytes = 4095;
 
+[[noreturn]] void refuse_cut(const std::string& what) {
+  fail("{}: a terminal cuts lines at {} bytes, and this one may have been longer; give it by a pipe, as in < FILE",
+       what, most_typed_bytes);
+}
+
+void require_whole_lines(const std::string& option, const std::string& text) {
+  std::size_t number = 0;
+  for (const std::string_view line : split_list(text, '\n')) {
+    ++number;
+    if (line.size() >= most_typed_bytes) refuse_cut(fmt::format("{} -, line {}", option, number));
+  }
+}
+
 }  // namespace
 
 std::string read_text(const std::string& option, const std::string& path) {
-  if (path == "-") return offload::read_text(option + " -", STDIN_FILENO);
-  return offload::read_text_file(option, path);
+  if (path != "-") return offload::read_text_file(option, path);
+  std::string text = offload::read_text(option + " -", STDIN_FILENO);
+  if (isatty(STDIN_FILENO) != 0) require_whole_lines(option, text);
+  return text;
 }
 
 bool is_blank(const std::string& text) {
@@ -82,10 +98,7 @@ bool LineInput::take(std::string& line) {
 }
 
 void LineInput::check(std::string& line) const {
-  if (cut_) {
-    fail("{}: a terminal cuts lines at {} bytes, and this one may have been longer; give it by a pipe, as in < FILE",
-         name(), most_typed_bytes);
-  }
+  if (cut_) refuse_cut(name());
   if (number_ == 1) {
     line = checked_text(name(), std::move(line));
   } else {
