@@ -58,6 +58,23 @@ TEST_F(ChatTest, AnswersLineByLineAndRemembersWhatWasSaid) {
   EXPECT_EQ(outcome.out, first + second);
 }
 
+TEST_F(ChatTest, ALineOfBlanksIsNoMessage) {
+  const Outcome outcome = chat("the hay\n \t\nand then\n  \r\n", {"-n", "5"});
+  EXPECT_EQ(outcome.out, chat("the hay\nand then\n", {"-n", "5"}).out);
+}
+
+// By a template that shows the newest message alone both answers stand behind the same text.
+TEST_F(ChatTest, EveryAnswerIsDrawnAnew) {
+  write("chat_template.jinja", "{{ messages[-1].content }}");
+  const std::vector<std::string> drawn{"-n", "12", "--temp", "2", "--seed", "7"};
+  const Outcome outcome = chat("the hay\nthe hay\n", drawn);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const std::string first = chat("the hay\n", drawn).out;
+  ASSERT_EQ(outcome.out.substr(0, first.size()), first);
+  EXPECT_NE(outcome.out.substr(first.size()), first) << outcome.out;
+  EXPECT_EQ(outcome.out, chat("the hay\nthe hay\n", drawn).out);
+}
+
 TEST_F(ChatTest, OfAnAnswerInChannelsTheReasoningIsNoPart) {
   write("chat_template.jinja",
         "{# <|channel|> <|message|> #}{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}"

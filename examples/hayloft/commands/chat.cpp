@@ -158,8 +158,9 @@ class ChatCommand : public Command {
 
   void talk(const Environment& environment, runtime::Conversation& conversation, WatchedMethod& method) const {
     SharedLines input;
+    Drawing drawing = drawing_;
     for (std::string line; input.next(line) && line != exit_word;) {
-      if (line.empty()) continue;
+      if (is_blank(line)) continue;
       if (is_command(line)) {
         note(
             "{}commands: /exit ends, as Ctrl-D does; /help says this; Ctrl-C stops an answer; any other line is a "
@@ -170,12 +171,13 @@ class ChatCommand : public Command {
         continue;
       }
       try {
-        answer(environment, conversation, method, line);
+        answer(environment, conversation, method, line, drawing);
       } catch (const Interrupted&) {
         print("\n");
         note("the answer was stopped\n");
         if (first_rank()) catch_interrupts();
       }
+      ++drawing.sampling.seed;  // the next answer is drawn anew
     }
   }
 
@@ -187,7 +189,7 @@ class ChatCommand : public Command {
   }
 
   void answer(const Environment& environment, runtime::Conversation& conversation, WatchedMethod& method,
-              const std::string& message) const {
+              const std::string& message, Drawing drawing) const {
     std::int64_t left = 0;
     prepare_together([&] {
       left = limit_ - conversation.tokens_with(message);
@@ -202,7 +204,6 @@ class ChatCommand : public Command {
       note("{} tokens were read again: the chat template rewrites earlier answers\n", conversation.read_again());
     }
     prepare(conversation.session(), *method.method());
-    Drawing drawing = drawing_;
     drawing.most = static_cast<int>(std::min<std::int64_t>(left, drawing.most));
     Decoded done;
     Answer answer;
