@@ -104,6 +104,25 @@ MethodOptions read_method(const json& object) {
   return method;
 }
 
+// Throws std::invalid_argument on figures that no run has.
+void require_possible(const EvalRow& row) {
+  const auto require = [](const char* field, double value, double most) {
+    constexpr double rounding = 1e-6;  // of sums
+    if (value >= 0 && value <= most + rounding) return;
+    throw std::invalid_argument(fmt::format("{} cannot be {}", field, value));
+  };
+  require("score", row.score, row.measure == Measure::share ? 1 : HUGE_VAL);
+  require("attended_share", row.attended_share, 1);
+  for (const auto& [field, share] : {std::pair{"top1", row.top1}, {"recall", row.recall}, {"mass", row.mass}}) {
+    if (share) require(field, *share, 1);
+  }
+  if (row.kl) require("kl", *row.kl, HUGE_VAL);
+  require("ctx_size", static_cast<double>(row.ctx_size), HUGE_VAL);
+  require("steps", static_cast<double>(row.steps), HUGE_VAL);
+  require("near_bytes_per_token", row.near_bytes_per_token, HUGE_VAL);
+  require("link_bytes_per_token", row.link_bytes_per_token, HUGE_VAL);
+}
+
 }  // namespace
 
 const char* name(Measure measure) {
@@ -280,6 +299,7 @@ EvalRow parse_eval_row(const std::string& line, const std::string& recipe, const
     row.network_messages_per_token = object.value("network_messages_per_token", 0.0);
     row.network_sent_per_token = object.value("network_sent_bytes_per_token", 0.0);
     row.network_received_per_token = object.value("network_received_bytes_per_token", 0.0);
+    require_possible(row);
     return row;
   } catch (const std::exception& error) {
     fail("{}: damaged: {}", where, printable(error.what()));

@@ -166,6 +166,27 @@ TEST_F(EvalFileTest, ADamagedLineInTheMiddleIsRefusedByItsNumber) {
   EXPECT_TRUE(refuses([&] { EvalFile(path, recipe); }, {"rows.jsonl, line 2", "damaged"}));
 }
 
+TEST_F(EvalFileTest, FiguresThatNoRunHasAreRefusedByTheirLine) {
+  EvalRow wrong = make_row(0);
+  const auto refused = [&](const char* said) {
+    std::filesystem::remove(path);
+    EvalFile(path, recipe).add(wrong);
+    const bool is = refuses([&] { EvalFile(path, recipe); }, {"rows.jsonl, line 2", "damaged", said});
+    wrong = make_row(0);
+    return is;
+  };
+  wrong.score = 7;
+  EXPECT_TRUE(refused("score cannot be 7"));
+  wrong.score = -0.5;
+  EXPECT_TRUE(refused("score cannot be -0.5"));
+  wrong.recall = 1.5;
+  EXPECT_TRUE(refused("recall cannot be 1.5"));
+  wrong.attended_share = 2;
+  EXPECT_TRUE(refused("attended_share cannot be 2"));
+  wrong.link_bytes_per_token = -1;
+  EXPECT_TRUE(refused("link_bytes_per_token cannot be -1"));
+}
+
 TEST_F(EvalFileTest, RowsOfAnotherRunAndRowsThatStandThereTwiceAreRefusedByTheirLine) {
   {
     EvalFile file(path, recipe);
