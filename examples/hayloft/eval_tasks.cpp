@@ -129,6 +129,9 @@ void EvalTasks::note_unread(const CLI::App& app) const {
   note_unless_read("--seed", [](const std::string& task) { return task != "perplexity"; });
   note_unless_read("--ctx-size",
                    [](const std::string&) { return true; });  // prepared samples have lengths of their own
+  if (prepared_.empty()) {
+    note_unless_read("--exact", [](const std::string& task) { return task != "perplexity" && task != "sparq_bpc"; });
+  }
   if (chat_template_ != "none") {
     note_unless_read("--chat-template",
                      [](const std::string& task) { return runtime::eval::find_ruler_task(task) != nullptr; });

@@ -184,7 +184,7 @@ std::string eval_summary(const EvalReport& report, std::string (*format)(const T
   const TextTable coverage = coverage_table(report);
   if (!coverage.empty()) text += format(coverage) + "\n";
   text += format(cost_table(report));
-  if (!report.recipe.drafts.empty()) {
+  if (std::ranges::any_of(report.rows, [](const EvalRow& row) { return row.drafts.has_value(); })) {
     text += fmt::format("dense: drafted by {} tokens a pass and verified, so its costs are not those of single steps\n",
                         report.recipe.drafts);
   }

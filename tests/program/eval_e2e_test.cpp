@@ -47,6 +47,22 @@ TEST_F(EvalProgram, TheBundledModelFindsItsNeedlesAndAWindowLosesThem) {
   EXPECT_LE(found["window"], 1);
 }
 
+TEST_F(EvalProgram, ExactHasNoEffectWhereNothingIsDecoded) {
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += fmt::format("Hay number {} lies in the loft. ", i);
+  const std::string file = folder_.write("text.txt", text);
+  const auto run = [&](const char* task) {
+    return eval({"--tasks", task, "--text", file, "-c", "512", "--samples", "1", "--attn", "dense", "--exact",
+                 "--scored-tokens", "16"});
+  };
+  const char* const note = "note: --exact has no effect: no task that was asked for reads it\n";
+  const Outcome perplexity = run("perplexity"), repetition = run("repetition");
+  EXPECT_NE(perplexity.err.find(note), std::string::npos) << perplexity.err;
+  EXPECT_EQ(perplexity.out.find("drafted by"), std::string::npos) << perplexity.out;
+  EXPECT_EQ(repetition.err.find(note), std::string::npos) << repetition.err;
+  EXPECT_NE(repetition.out.find("drafted by"), std::string::npos) << repetition.out;
+}
+
 TEST_F(EvalProgram, NeedlesAtEveryDepthOfOneContextAreAskedForOneByOneAndTheContextIsReadOnce) {
   const Outcome outcome = eval(
       {"--tasks", "depths", "--samples", "5", "-c", "8k", "--attn", "dense,topk:k=32,window", "--json", at("e.json")});
