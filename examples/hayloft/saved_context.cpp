@@ -1,5 +1,7 @@
 #include "examples/hayloft/saved_context.h"
 
+#include <algorithm>
+
 #include "examples/hayloft/bundled_model.h"
 #include "examples/hayloft/process/file_roles.h"
 #include "examples/hayloft/process/messages.h"
@@ -56,6 +58,18 @@ runtime::Session open_saved(const Environment& environment, const runtime::Model
         format_bytes(environment.arena->budget_bytes() - environment.arena->used_bytes()));
   }
   return open_context(source, *environment.arena, snapshot, options, &method);
+}
+
+std::shared_ptr<const runtime::ColumnRecall> measured_columns(const offload::Snapshot& snapshot) {
+  auto recall = runtime::saved_column_recall(snapshot);
+  const std::vector<std::string> kept = snapshot.attachments();
+  if (!recall && std::ranges::find(kept, runtime::column_recall_name) != kept.end()) {
+    note(
+        "note: {}: what was measured of its columns cannot be read, and auto goes without; hayloft inspect --verify "
+        "says what is damaged\n",
+        shown(snapshot.path().string()));
+  }
+  return recall;
 }
 
 void keep_hot_reads(const Environment& environment, const runtime::Session& session, const offload::Snapshot& snapshot,

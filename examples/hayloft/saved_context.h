@@ -1,10 +1,12 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <string>
 
 #include "examples/hayloft/process/environment.h"
 #include "offload/snapshot/snapshot.h"
+#include "runtime/context/column_choice.h"
 #include "runtime/context/ingest.h"
 
 namespace hayloft::cli {
@@ -26,6 +28,9 @@ bool copies_saved(const Environment& environment, const offload::Snapshot& snaps
 runtime::Session open_saved(const Environment& environment, const runtime::ModelSource& source,
                             const offload::Snapshot& snapshot, runtime::SessionOptions options,
                             const runtime::Method& method);
+
+// What was measured of a saved context's columns; null where nothing was. Notes that it is damaged.
+std::shared_ptr<const runtime::ColumnRecall> measured_columns(const offload::Snapshot& snapshot);
 
 // At the end of a run: what it read often of the saved context is kept beside the file for the next (keep_hot). Says
 // only by -v that it could not be.

@@ -2,9 +2,12 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
+#include "offload/snapshot/snapshot.h"
+#include "runtime/context/column_choice.h"
 #include "tests/program/served.h"
 #include "tests/support/temporary_folder.h"
 
@@ -137,6 +140,27 @@ TEST_F(Mistaken, VerifyingSaysWhatDamageTheOtherSlotOfTheHeaderStandsInFor) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_TRUE(says(outcome, "warning: " + context + ": slot 0")) << outcome.err;
   EXPECT_NE(outcome.out.find("damaged_slot"), std::string::npos) << outcome.out;
+}
+
+TEST_F(Mistaken, ADamagedMeasurementOfTheColumnsIsSaid) {
+  const std::string context = saved();
+  const auto asked = [&] { return run_program({"ask", context, "-p", "Where?", "-n", "1"}); };
+  const std::string note = "note: " + context + ": what was measured of its columns cannot be read";
+  EXPECT_FALSE(says(asked(), note));
+  const auto measured = runtime::saved_column_recall(offload::Snapshot::open(context));
+  ASSERT_TRUE(measured);
+  const std::vector<std::byte> bytes = runtime::save_column_recall(*measured);
+  std::ifstream file(context, std::ios::binary);
+  const std::string whole{std::istreambuf_iterator<char>(file), {}};
+  const std::size_t at = whole.find({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  ASSERT_NE(at, std::string::npos);
+  std::fstream(context, std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(static_cast<std::streamoff>(at + bytes.size() / 2))
+      .put('\x55');
+  for (const Outcome& outcome : {asked(), run_program({"inspect", context})}) {
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_TRUE(says(outcome, note)) << outcome.err;
+  }
 }
 
 }  // namespace

@@ -155,8 +155,8 @@ class AskCommand : public Command {
       drawing_.ends = runtime::end_of_turn_tokens(*environment_->tokenizer);
       drawing_.channels = runtime::answer_form(chat_, {}, "").channels;
     }
-    method_ = runtime::with_column_recall(with_rates(method_, *environment_, machine_.profile),
-                                          runtime::saved_column_recall(snapshot));
+    method_ =
+        runtime::with_column_recall(with_rates(method_, *environment_, machine_.profile), measured_columns(snapshot));
     facts = {weights_digest(*environment_, directory_), shared_options(*app_), ""};
   }
 

@@ -138,7 +138,7 @@ class ChatCommand : public Command {
     drawing_.ends = runtime::end_of_turn_tokens(*environment_->tokenizer);
     drawing_.channels = runtime::answer_form(*template_, {}, "").channels;
     method_ = with_rates(method_, *environment_, machine_.profile);
-    if (snapshot_) method_ = runtime::with_column_recall(method_, runtime::saved_column_recall(*snapshot_));
+    if (snapshot_) method_ = runtime::with_column_recall(method_, measured_columns(*snapshot_));
     facts = {weights_digest(*environment_, directory_), shared_options(*app_), ""};
   }
 

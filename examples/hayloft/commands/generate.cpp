@@ -156,7 +156,7 @@ class GenerateCommand : public Command {
       drawing_.channels = runtime::answer_form(*chat, {}, "").channels;
     }
     method_ = with_rates(method_, *environment_, machine_.profile);
-    if (snapshot_) method_ = runtime::with_column_recall(method_, runtime::saved_column_recall(*snapshot_));
+    if (snapshot_) method_ = runtime::with_column_recall(method_, measured_columns(*snapshot_));
     prompt_tokens_ = snapshot_ ? tokenizer.encode_continuation(prompt.text, prompt.guard)
                                : tokenizer.encode_prompt(prompt.text, prompt.guard);
     if (prompt_tokens_.empty()) fail("the prompt is empty: there is nothing to go on from");

@@ -8,6 +8,7 @@
 #include "examples/hayloft/process/interrupt.h"
 #include "examples/hayloft/process/messages.h"
 #include "examples/hayloft/process/text_output.h"
+#include "examples/hayloft/saved_context.h"
 #include "offload/error.h"
 #include "offload/progress.h"
 #include "offload/snapshot/snapshot.h"
@@ -65,7 +66,8 @@ class InspectCommand : public Command {
         {"indices", indices_of(snapshot)},
         {"earlier_checkpoints", snapshot.earlier_checkpoints()},
     };
-    if (const auto recall = runtime::saved_column_recall(snapshot)) {
+    const auto recall = measured_columns(snapshot);
+    if (recall) {
       report["column_choice"] = runtime::column_recall_json(*recall);
     }
     runtime::PrefillRead read;
@@ -99,7 +101,7 @@ class InspectCommand : public Command {
       const std::string text = value.is_string() ? value.get<std::string>() : json_line(value);
       print(fmt::format("{:18} {}\n", name, visible(text, Lines::joined)));
     }
-    if (const auto recall = runtime::saved_column_recall(snapshot)) print(runtime::column_recall_table(*recall));
+    if (recall) print(runtime::column_recall_table(*recall));
     if (!read.empty()) print(runtime::prefill_read_table(read));
   }
 
