@@ -47,6 +47,14 @@ TEST_F(EvalProgram, TheBundledModelFindsItsNeedlesAndAWindowLosesThem) {
   EXPECT_LE(found["window"], 1);
 }
 
+TEST_F(EvalProgram, APlotOfNothingKeepsTheFigures) {
+  const Outcome outcome = eval({"--tasks", "niah_single_1", "--samples", "1", "-c", "1k", "--attn", "dense", "--plot",
+                                at("p.svg"), "--plot-by", "kl", "--json", at("e.json")});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_NE(outcome.err.find("there is nothing to draw"), std::string::npos) << outcome.err;
+  EXPECT_EQ(nlohmann::json::parse(contents(at("e.json")))["rows"].size(), 1u);
+}
+
 TEST_F(EvalProgram, ExactHasNoEffectWhereNothingIsDecoded) {
   std::string text;
   for (int i = 0; i < 200; ++i) text += fmt::format("Hay number {} lies in the loft. ", i);

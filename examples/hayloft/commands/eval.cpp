@@ -150,9 +150,9 @@ class EvalCommand : public Command {
       throw;
     }
     table_.show("\n" + summary());
-    if (!outputs_.plot.empty() && first_rank()) outputs_.write_plot(report());
     if (stats_) write_attention_stats(*stats_, outputs_.stats);
     json.write(runtime::eval::eval_json(report()));
+    if (!outputs_.plot.empty() && first_rank()) outputs_.write_plot(report());  // last: there may be nothing to draw
     say_device_memory(*environment.backend);
     table_.finish();
   }
