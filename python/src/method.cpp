@@ -147,6 +147,10 @@ class PythonMethod : public runtime::Method {
     const std::span<const std::int64_t> values = view.values<std::int64_t>();
     std::vector<std::int64_t> sorted(values.begin(), values.end());
     plan.k = static_cast<int>(shape[1]);
+    if (plan.k == 0 && plan.limit == plan.tokens && plan.sinks == 0) {
+      fail("--attn {}: the function returned no positions, and there is no tail or window to attend to",
+           options().name);
+    }
     for (std::int64_t list = 0; list < shape[0]; ++list) {
       const auto begin = sorted.begin() + list * plan.k;
       std::sort(begin, begin + plan.k);

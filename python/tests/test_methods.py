@@ -51,8 +51,10 @@ def test_what_it_returns_is_checked(machine):
                               ("mask", hayloft.Error, "bool; they must be whole numbers"), ("far", hayloft.Error, "4294967297")]:
         with pytest.raises(error, match=part):
             hayloft.attend(q, k, v, f"{name}:k=40", machine=machine)
-    made = hayloft.attend(q, k, v, "none:k=40", details=True, machine=machine)
-    assert (made.positions == -1).all()
+    with pytest.raises(hayloft.Error, match="no positions"):
+        hayloft.attend(q, k, v, "none:k=40", machine=machine)
+    made = hayloft.attend(q, k, v, "none:k=40:window=10", details=True, machine=machine)  # the window is attended to
+    assert (made.positions[:, :, 10:] == -1).all() and made.y.any()
     hayloft.attend(q, k, v, "keeps:k=40", machine=machine)
     with pytest.raises(hayloft.Error, match="no longer"):
         kept[0].keys(0)
