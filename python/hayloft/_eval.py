@@ -22,7 +22,7 @@ def eval(model: Model, task: str = "niah_single_1", ctx_size: int | Sequence[int
     model: a Model.
     task: one of RULER's ("niah_single_1", "vt", "cwe" ...), or "depths": `needles` at even depths of one context.
     ctx_size: tokens of prompt and answer, a number or several.
-    attn: a method, or several.
+    attn: a method, or several; "auto" keeps 95% of the attention mass, as in `hayloft eval`.
     samples: of the task at each length.
     haystack: a text file or a folder of them; a generated text otherwise. Tasks that hide nothing in a text warn of it.
     digits: of a number that is hidden, 1 to 18; the bundled needle model knows six.
