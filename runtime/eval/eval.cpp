@@ -10,6 +10,7 @@
 #include "runtime/eval/meter.h"
 #include "runtime/eval/metrics.h"
 #include "runtime/eval/reach.h"
+#include "runtime/fidelity/attention_statement.h"
 #include "runtime/fidelity/fidelity_control.h"
 
 namespace hayloft::runtime::eval {
@@ -345,6 +346,7 @@ class Run {
   // Enters what the session's steps took.
   static void enter_costs(const Session& session, double seconds, EvalRow& row) {
     row.steps = session.steps();
+    row.rows = rows_attended_to(session);
     const auto steps = static_cast<double>(row.steps);
     row.ms_per_token = seconds * 1000 / steps;
     const Counters& counters = session.counters();

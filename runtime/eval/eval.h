@@ -60,6 +60,7 @@ struct EvalRow {
   std::optional<DraftFigures> drafts;  // counts what an answer took that was decoded by EvalOptions::drafts
   std::int64_t steps = 0;              // decoded; the figures below are per step
   gpu::Products products = gpu::Products::exact;
+  offload::RowFormat rows = offload::RowFormat::f16;  // of the keys and values that were attended to in the store
   double attended_share = 0;  // of the positions of the context, over the layers and their lists
   double elements_per_token = 0;
   double positions_scored_per_token = 0;  // keys that were compared, as Counters count them

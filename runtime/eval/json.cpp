@@ -223,8 +223,9 @@ std::string eval_row_json(const EvalRow& row, const std::string& recipe) {
   object["steps"] = row.steps;
   object["attended_share"] = row.attended_share;
   object["attention"] = attention_statement(row.attended_share, method_label(row.attn), row.mass, row.products,
-                                            row.prefill == "exact" || row.read_whole ? "" : row.prefill);
+                                            row.prefill == "exact" || row.read_whole ? "" : row.prefill, row.rows);
   if (row.products != gpu::Products::exact) object["products"] = gpu::name(row.products);
+  if (row.rows != offload::RowFormat::f16) object["rows"] = offload::name(row.rows);
   if (row.drafts) {
     object["passes"] = row.drafts->passes;
     object["drafted"] = row.drafts->drafted;
@@ -282,6 +283,7 @@ EvalRow parse_eval_row(const std::string& line, const std::string& recipe, const
     row.steps = object.at("steps").get<std::int64_t>();
     row.attended_share = object.at("attended_share").get<double>();
     if (object.value("products", "exact") == "int8") row.products = gpu::Products::int8;
+    row.rows = offload::row_format(object.value("rows", "f16")).value();
     if (object.contains("passes")) {
       row.drafts.emplace();
       row.drafts->passes = object["passes"].get<std::int64_t>();

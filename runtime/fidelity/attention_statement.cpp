@@ -11,7 +11,12 @@
 namespace hayloft::runtime {
 namespace {
 
-constexpr const char* int8_inputs = "; inputs to quantised weights rounded to 8 bits";
+// Says what was rounded: "; inputs to quantised weights rounded to 8 bits"; empty where nothing was.
+std::string rounded(bool int8_products, offload::RowFormat rows) {
+  std::string text = int8_products ? "; inputs to quantised weights rounded to 8 bits" : "";
+  if (rows != offload::RowFormat::f16) text += fmt::format("; keys and values kept in {} bits", offload::bits_of(rows));
+  return text;
+}
 
 // "dense in 120 steps x layers, sparq r=16 k=128 in 3480".
 std::string methods_line(const std::map<std::string, std::int64_t>& methods) {
@@ -49,6 +54,7 @@ void AttentionStatement::add(const AttentionStatement& other) {
   predicted += other.predicted;
   add_reading(other.prompt);
   int8_products = int8_products || other.int8_products;
+  rows = std::max(rows, other.rows);
 }
 
 void AttentionStatement::add_reading(const std::string& way) {
@@ -58,7 +64,7 @@ void AttentionStatement::add_reading(const std::string& way) {
 }
 
 bool AttentionStatement::exact() const {
-  return !int8_products && attends_to_all();
+  return !int8_products && rows == offload::RowFormat::f16 && attends_to_all();
 }
 
 bool AttentionStatement::attends_to_all() const {
@@ -70,11 +76,11 @@ bool AttentionStatement::attends_to_all() const {
 std::string AttentionStatement::text(bool named) const {
   const std::string by = methods_line(methods);
   if (exact()) return named && !by.empty() ? fmt::format("exact: {}", by) : "exact";
-  const std::string rounded = int8_products ? int8_inputs : "";
+  const std::string roundings = rounded(int8_products, rows);
   if (attends_to_all()) {
-    return fmt::format("approximate: every position attended to{}{}", named && !by.empty() ? ", " + by : "", rounded);
+    return fmt::format("approximate: every position attended to{}{}", named && !by.empty() ? ", " + by : "", roundings);
   }
-  const std::string read = read_by(prompt) + rounded;
+  const std::string read = read_by(prompt) + roundings;
   if (by.empty()) return "approximate: " + read.substr(2);  // behind a prompt, before the first step
   if (over_ranks) return fmt::format("approximate: {}{}", by, read);
   if (predicted.known() && 2 * predicted.steps > approximate_steps(methods)) {
@@ -114,6 +120,7 @@ nlohmann::ordered_json statement_members(const AttentionStatement& statement) {
     json["attended_share"] = statement.share();
   }
   if (statement.int8_products) json["products"] = gpu::name(gpu::Products::int8);
+  if (statement.rows != offload::RowFormat::f16) json["rows"] = offload::name(statement.rows);
   if (statement.mass) json["mass"] = *statement.mass;
   if (statement.predicted.known()) json["predicted_error"] = predicted_error_json(statement.predicted);
   return json;
@@ -131,8 +138,8 @@ std::string statement_json(const AttentionStatement& statement) {
 }
 
 std::string attention_statement(double attended_share, const std::string& method, std::optional<double> mass,
-                                gpu::Products products, const std::string& prompt) {
-  const std::string behind = read_by(prompt) + (products == gpu::Products::int8 ? int8_inputs : "");
+                                gpu::Products products, const std::string& prompt, offload::RowFormat rows) {
+  const std::string behind = read_by(prompt) + rounded(products == gpu::Products::int8, rows);
   if (attended_share > every_position) {
     return behind.empty() ? "exact" : "approximate: every position attended to" + behind;
   }

@@ -16,7 +16,13 @@ void AttentionStatement::add(const Session& session) {
   }
   for (const std::string& way : session.read_by().methods) add_reading(way);
   int8_products = int8_products || session.products() == gpu::Products::int8;
+  rows = std::max(rows, rows_attended_to(session));
   over_ranks = over_ranks || session.over_ranks();
+}
+
+offload::RowFormat rows_attended_to(const Session& session) {
+  const Cache& cache = session.cache();
+  return cache.host_bytes() > 0 ? cache.options().rows : offload::RowFormat::f16;
 }
 
 }  // namespace hayloft::runtime

@@ -47,6 +47,25 @@ TEST_F(EvalProgram, TheBundledModelFindsItsNeedlesAndAWindowLosesThem) {
   EXPECT_LE(found["window"], 1);
 }
 
+TEST_F(EvalProgram, KeysAndValuesOfFewerBitsAreNotExact) {
+  const char* const said = "approximate: every position attended to; keys and values kept in 4 bits";
+  const Outcome outcome = eval({"--tasks", "niah_single_1", "--samples", "1", "-c", "1k", "--attn", "dense", "--rows",
+                                "int4", "--out", at("e.jsonl"), "--json", at("e.json")});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto row = nlohmann::json::parse(contents(at("e.json")))["rows"][0];
+  EXPECT_EQ(row["attention"], said);
+  EXPECT_EQ(row["rows"], "int4");
+  std::string text;
+  for (int i = 0; i < 60; ++i) text += "The hay lies in the loft. ";
+  const auto last_line = [&](const std::string& prompt) {
+    return run_program({"generate", "-p", prompt, "-n", "2", "--attn", "dense", "--rows", "int4", "--block-tokens",
+                        "64", "-m", HAYLOFT_SOURCE_DIR "/examples/needle-model/model"})
+        .err;
+  };
+  EXPECT_NE(last_line(text).find(fmt::format("attention: {}\n", said)), std::string::npos) << last_line(text);
+  EXPECT_NE(last_line("The hay").find("attention: exact\n"), std::string::npos) << "all of it is in the tail";
+}
+
 TEST_F(EvalProgram, APlotOfNothingKeepsTheFigures) {
   const Outcome outcome = eval({"--tasks", "niah_single_1", "--samples", "1", "-c", "1k", "--attn", "dense", "--plot",
                                 at("p.svg"), "--plot-by", "kl", "--json", at("e.json")});

@@ -57,7 +57,7 @@ nlohmann::ordered_json row_json(const EvalRow& row) {
   json["recall"] = json_or_null(row.recall);
   json["attended_share"] = row.attended_share;
   json["attention"] = attention_statement(row.attended_share, method_label(row.attn), row.mass, row.products,
-                                          row.prefill == "exact" || row.read_whole ? "" : row.prefill);
+                                          row.prefill == "exact" || row.read_whole ? "" : row.prefill, row.rows);
   json["block_tokens"] = row.block_tokens;
   json["network_messages_per_token"] = row.network_messages_per_token;
   json["network_sent_bytes_per_token"] = row.network_sent_per_token;

@@ -113,6 +113,22 @@ TEST(AttentionStatement, NothingIsExactOfInputsRoundedTo8Bits) {
   EXPECT_EQ(attention_statement(1, "dense", {}, gpu::Products::int8), other.text());
 }
 
+TEST(AttentionStatement, NothingIsExactOfKeysAndValuesKeptInFewerBits) {
+  AttentionStatement statement, other;
+  statement.attended = statement.steps = 2;
+  other = statement;
+  other.rows = offload::RowFormat::int4;
+  statement.rows = offload::RowFormat::int8;
+  statement.add(other);
+  EXPECT_FALSE(statement.exact());
+  EXPECT_EQ(statement.text(), "approximate: every position attended to; keys and values kept in 4 bits");
+  const auto json = nlohmann::json::parse(statement_json(statement));
+  EXPECT_EQ(json["exact"], false);
+  EXPECT_EQ(json["rows"], "int4");
+  EXPECT_EQ(json["attended_share"], 1.0);
+  EXPECT_EQ(attention_statement(1, "dense", {}, gpu::Products::exact, "", offload::RowFormat::int4), statement.text());
+}
+
 TEST(AttentionStatement, WeighsWhatWasMeasuredByItsSamples) {
   AttentionStatement one, other;
   one.mass = 0.9;
