@@ -29,7 +29,7 @@ runtime::Session open_saved(const Environment& environment, const runtime::Model
                             const offload::Snapshot& snapshot, runtime::SessionOptions options,
                             const runtime::Method& method);
 
-// What was measured of a saved context's columns; null where nothing was. Notes that it is damaged.
+// Returns what was measured of a saved context's columns; null where nothing was. Notes where that is damaged.
 std::shared_ptr<const runtime::ColumnRecall> measured_columns(const offload::Snapshot& snapshot);
 
 // At the end of a run: what it read often of the saved context is kept beside the file for the next (keep_hot). Says

@@ -152,7 +152,7 @@ class EvalCommand : public Command {
     table_.show("\n" + summary());
     if (stats_) write_attention_stats(*stats_, outputs_.stats);
     json.write(runtime::eval::eval_json(report()));
-    if (!outputs_.plot.empty() && first_rank()) outputs_.write_plot(report());  // last: there may be nothing to draw
+    if (!outputs_.plot.empty() && first_rank()) outputs_.write_plot(report());  // last, as there may be nothing to draw
     say_device_memory(*environment.backend);
     table_.finish();
   }
