@@ -96,6 +96,17 @@ TEST_F(FileRolesTest, AnOutputIsNeitherTheKeptProfileNorTheBundledModelNorStanda
   EXPECT_EQ(contents(at("questions")), "Where is the hay?\n");
 }
 
+TEST_F(FileRolesTest, AFileIsNotWrittenToStandardOutput) {
+  for (const Arguments& arguments :
+       {Arguments{"ingest", "-f", at("hay.txt"), "--save", "-"}, Arguments{"export", saved_, "--out", "-"},
+        Arguments{"eval", "-c", "1k", "--out", "-"}, Arguments{"link", "--profile", "-"}}) {
+    EXPECT_TRUE(refused_with(run_program(arguments, "cd " + folder_.path().string()), 2,
+                             {" -: is written to a file, and not to standard output"}))
+        << arguments.front();
+  }
+  EXPECT_FALSE(fs::exists(at("-")));
+}
+
 TEST_F(FileRolesTest, ALinkThatLeadsInACircleCannotBeReadWhereItIsRead) {
   fs::create_symlink(at("round"), at("round"));
   EXPECT_TRUE(refused_with(run_program({"ingest", "-f", at("round"), "--save", at("new.hay")}), 1,

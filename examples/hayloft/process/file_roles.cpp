@@ -29,6 +29,8 @@ constexpr std::array<std::string_view, 16> inputs = {
     "text",  "jsonl",   "in",   "profile",  "machine", "network",  "api-key-file", "experts-held"};
 constexpr std::array<std::string_view, 8> outputs = {"json", "plot",   "out",   "audit-json", "attention-stats",
                                                      "save", "append", "update"};
+constexpr std::array<std::string_view, 3> streams = {"json", "audit-json",
+                                                     "attention-stats"};  // "-" is standard output
 constexpr std::array<std::string_view, 1> exempt = {"contexts"};
 constexpr std::array<std::string_view, 4> context_options = {"context", "save", "append", "update"};
 
@@ -184,6 +186,10 @@ class Roles {
     const std::string spelled = option.get_lnames().empty() ? name : "--" + name;
     for (const std::string& path : option.results()) {
       if (path.empty()) fail("{} '': names no file; leave it out or name one", spelled);
+      if (path == "-" && writes && !is_one_of(name, streams)) {
+        fail("{} -: is written to a file, and not to standard output; name one, as ./- where that is its name",
+             spelled);
+      }
       if (path == "-") continue;
       add_path(name, spelled + " " + path, path, writes);
     }
