@@ -9,6 +9,7 @@
 #include <map>
 #include <new>
 #include <optional>
+#include <sstream>
 
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/options/help.h"
@@ -169,7 +170,10 @@ int run(int argc, char** argv) {
   try {
     command = program.parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help, --version
-    return program.app.exit(asked);
+    std::ostringstream text;
+    const int code = program.app.exit(asked, text);
+    print(text.str());
+    return code;
   } catch (const CLI::ParseError& error) {
     return program.wrong_usage(error.what());
   } catch (const Error& error) {

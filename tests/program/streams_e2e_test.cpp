@@ -39,6 +39,13 @@ class StreamsTest : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
+TEST_F(StreamsTest, HelpThatCannotBeWrittenIsAnError) {
+  for (const std::vector<std::string>& asked : {std::vector<std::string>{"--help"}, {"plan", "--help-all"}}) {
+    EXPECT_FALSE(run_program(asked).out.empty());
+    EXPECT_TRUE(refused_with(run_program(asked, "exec >/dev/full"), 1, {"standard output cannot be written"}));
+  }
+}
+
 TEST_F(StreamsTest, AStandardErrorThatCannotBeWrittenChangesNothing) {
   for (const char* shell : {"exec 2>/dev/full", "exec 2>&-"}) {
     const std::string file = at("needle.json");
