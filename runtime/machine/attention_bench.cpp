@@ -130,6 +130,12 @@ class Run {
     say(options.name);
     const SharedMethod method = make_method(options, bench_.head_dim);
     method->require_columns(bench_.columns);
+    if (options.k.by_layer().size() > 1 && shape_.layers < bench_.layers) {
+      fail(
+          "--attn-k {}: memory holds {} of {} layers, which cannot stand for others with another k; give one k, or a "
+          "larger --host-memory",
+          options.k.text(), shape_.layers, bench_.layers);
+    }
     state_ = method->make_state({shape_.layers, bench_.query_heads, bench_.kv_heads, bench_.head_dim}, backend_);
     if (state_) {
       std::vector<gpu::CacheView> layers;

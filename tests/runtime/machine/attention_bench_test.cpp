@@ -60,6 +60,13 @@ TEST_F(AttentionBenchTest, FewerLayersAreMeasuredAndScaledWhereMemoryIsShort) {
   EXPECT_EQ(some.rows[0].counters.total(Place::link), all.rows[0].counters.total(Place::link));
 }
 
+TEST_F(AttentionBenchTest, LayersOfDifferentKAreNotScaledFromFewer) {
+  AttentionBench what = bench(1000);
+  what.methods.back().k = Budgets({Budget{64, 0}, Budget{16, 0}});
+  EXPECT_EQ(run(what, std::uint64_t{64} << 20).measured_layers, 4);
+  EXPECT_TRUE(test::refuses([&] { run(what, std::uint64_t{1200} << 10); }, {"--attn-k 64,16", "of 4 layers"}));
+}
+
 TEST_F(AttentionBenchTest, MemoryTooSmallForOneLayerIsRefused) {
   EXPECT_TRUE(test::refuses([&] { run(bench(100000), std::uint64_t{1} << 20); }, {"100000", "--host-memory"}));
 }
