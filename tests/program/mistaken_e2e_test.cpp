@@ -100,7 +100,9 @@ TEST_F(Mistaken, AKForALayerThatTheModelLacksIsRefusedBeforeTheWork) {
   const std::vector<std::vector<std::string>> commands{
       {"generate", "-m", test::needle_model.string(), "-p", "The hay", "--attn", "topk:k=64,32"},
       {"needle", "-c", "1k", "--attn", "dense,sparq:k=64,32"},
-      {"eval", "-c", "1k", "--attn", "dense,sparq:k=64,32"}};
+      {"eval", "-c", "1k", "--attn", "dense,sparq:k=64,32"},
+      {"serve", "-m", test::needle_model.string(), "--port", "0", "--attn", "topk:k=64,32"},
+      {"serve", "-m", test::needle_model.string(), "--port", "0", "--exact", "--draft", "self:topk:k=64,32"}};
   for (const std::vector<std::string>& command : commands) {
     EXPECT_TRUE(refused_with(run_program(command), 1, what)) << command.front();
   }

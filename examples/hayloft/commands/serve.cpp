@@ -191,8 +191,15 @@ class ServeCommand : public Command {
     sampling_ = sampling_for(*app_, sampling_, model_, Recommended::rules, machine_.verbose);
     sampling_.rules.require_within(environment_->model->config().vocab_size);
     method_ = with_rates(method_, *environment_, machine_.profile);
+    require_layers(method_);
+    if (engine_.drafts && engine_.drafts->self) require_layers(*engine_.drafts->self);
     facts = {weights_digest(*environment_, model_), shared_options(*app_), ""};
     if (!contexts_.empty()) facts.options += " --contexts";  // a folder of any name
+  }
+
+  void require_layers(const runtime::MethodOptions& method) const {
+    const runtime::ModelConfig& config = environment_->model->config();
+    runtime::make_method(method, config.head_dim)->require_layers(config.global_layers());
   }
 
   // Requests are let in by the first rank, which so keeps to what the others have as well.
