@@ -22,7 +22,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LES
   target_compile_options(hayloft_options INTERFACE -Wno-restrict -Wno-stringop-overflow)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-  # Units take some 900 MB. Collecting garbage before half of that is there costs g++ an eighth of its time.
+  # Units take 0.9 to 1.3 GB. Collecting garbage before half of that is there costs g++ an eighth of its time.
   target_compile_options(hayloft_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=524288>)
 endif()
 if(HAYLOFT_PRECOMPILED AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)

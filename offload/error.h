@@ -19,10 +19,21 @@ class Error : public std::runtime_error {
   explicit Error(const std::string& message) : std::runtime_error(bounded_message(message)) {}
 };
 
+// No memory is left for what was asked, where there may be some later.
+class NoMemory : public Error {
+ public:
+  using Error::Error;
+};
+
 // Throws an Error with this message.
 template <class... Args>
 [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
   throw Error(fmt::format(format, std::forward<Args>(args)...));
+}
+
+template <class... Args>
+[[noreturn]] void fail_for_memory(fmt::format_string<Args...> format, Args&&... args) {
+  throw NoMemory(fmt::format(format, std::forward<Args>(args)...));
 }
 
 }  // namespace hayloft

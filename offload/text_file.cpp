@@ -31,7 +31,9 @@ std::string input_name(const std::string& option, const std::filesystem::path& p
   fail("{}: has more than {}, the longest text that is read", name, format_bytes(most));
 }
 
-std::string read_all_bytes(const std::string& name, int descriptor, std::uint64_t most) {
+}  // namespace
+
+std::string read_bytes(const std::string& name, int descriptor, std::uint64_t most) {
   struct stat status {};
   if (::fstat(descriptor, &status) != 0) fail("{}: cannot be read: {}", name, std::generic_category().message(errno));
   if (S_ISDIR(status.st_mode)) fail("{}: this is a folder", name);
@@ -54,12 +56,6 @@ std::string read_all_bytes(const std::string& name, int descriptor, std::uint64_
   }
 }
 
-}  // namespace
-
-std::string read_text(const std::string& name, int descriptor, std::uint64_t most) {
-  return checked_text(name, read_all_bytes(name, descriptor, most));
-}
-
 std::string read_text_file(const std::string& option, const std::filesystem::path& path, std::uint64_t most) {
   return checked_text(input_name(option, path), read_file_bytes(option, path, most));
 }
@@ -69,7 +65,7 @@ std::string read_file_bytes(const std::string& option, const std::filesystem::pa
   const int descriptor = open_to_read(path);
   if (descriptor < 0) fail("{}: cannot be read: {}", name, std::generic_category().message(errno));
   try {
-    std::string text = read_all_bytes(name, descriptor, most);
+    std::string text = read_bytes(name, descriptor, most);
     refuse_lfs_pointer(name, text);
     ::close(descriptor);
     return text;

@@ -18,7 +18,7 @@ std::string read_file_bytes(const std::string& option, const std::filesystem::pa
 std::string read_text_file(const std::string& option, const std::filesystem::path& path,
                            std::uint64_t most = most_text_bytes);
 
-// The rest of an open descriptor as text, on the same terms; `name` is the whole of what messages begin with.
-std::string read_text(const std::string& name, int descriptor, std::uint64_t most = most_text_bytes);
+// The rest of an open descriptor, byte for byte, on the same terms; `name` is the whole of what messages begin with.
+std::string read_bytes(const std::string& name, int descriptor, std::uint64_t most = most_text_bytes);
 
 }  // namespace hayloft::offload

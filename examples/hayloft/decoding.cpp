@@ -93,8 +93,9 @@ void draft_by(runtime::Session& session, const runtime::MethodOptions& method) {
 }  // namespace
 
 void set_drafts(Drawing& drawing, const std::optional<runtime::DraftOptions>& exact, const std::string& draft,
-                const runtime::MethodOptions& method, const gpu::Backend& backend) {
-  require_verifying(exact, backend);
+                const runtime::MethodOptions& method, const Environment& environment) {
+  const gpu::Backend& backend = *environment.backend;
+  require_drafts(exact, backend, environment.model->config());
   drawing.drafts = exact;
   drawing.drafts_where_exact =
       !exact && method.name == "auto" && draft != "none" && !over_ranks() && backend.tokens_verified_at_once(1) > 1;

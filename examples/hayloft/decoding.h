@@ -49,9 +49,9 @@ struct Drawing {
 };
 
 // Has tokens drafted: as --exact asks, or where there is no --exact by copies from the text wherever `auto` attends
-// exactly, unless --draft none is asked for. Throws Error where the backend cannot verify what --exact asks for.
+// exactly, unless --draft none is asked for. Throws as require_drafts().
 void set_drafts(Drawing& drawing, const std::optional<runtime::DraftOptions>& exact, const std::string& draft,
-                const runtime::MethodOptions& method, const gpu::Backend& backend);
+                const runtime::MethodOptions& method, const Environment& environment);
 
 // Throws Error where the drawing names tokens that the model does not have, or all answers would be the same.
 void check_drawing(const Environment& environment, const Drawing& drawing);

@@ -65,7 +65,8 @@ std::shared_ptr<const runtime::ColumnRecall> measured_columns(const offload::Sna
   const std::vector<std::string> kept = snapshot.attachments();
   if (!recall && std::ranges::find(kept, runtime::column_recall_name) != kept.end()) {
     note(
-        "note: {}: what was measured of its columns cannot be read, and auto goes without; hayloft inspect --verify "
+        "note: {}: what was measured of its columns, by which --attn auto chooses, cannot be read; hayloft inspect "
+        "--verify "
         "says what is damaged\n",
         shown(snapshot.path().string()));
   }

@@ -77,8 +77,9 @@ class ArenaState {
       const std::lock_guard lock(mutex_);
       if (bytes > (budget_ - used_) / wanted) {
         const std::uint64_t asked = bytes > UINT64_MAX / wanted ? UINT64_MAX : bytes * wanted;
-        fail("host memory budget of {} is exhausted: asked for {}, {} left; raise {} or lower the context",
-             format_bytes(budget_), format_bytes(asked), format_bytes(budget_ - used_), options_.budget_option);
+        fail_for_memory("host memory budget of {} is exhausted: asked for {}, {} left; raise {} or lower the context",
+                        format_bytes(budget_), format_bytes(asked), format_bytes(budget_ - used_),
+                        options_.budget_option);
       }
       found = take_free(bytes);
       if (!found.first) {
@@ -156,7 +157,7 @@ class ArenaState {
     if (!pages.data && many > bytes) pages = map_pages(bytes, limit, huge_page_bytes_);
     if (!pages.data) {
       const int error = errno;
-      fail(
+      fail_for_memory(
           "the system refused {} of host memory ({}), with {} of the budget of {} in use; lower {} or the context, or "
           "raise the process' limit (ulimit -v)",
           format_bytes(bytes), std::strerror(error), format_bytes(used_), format_bytes(budget_),
@@ -196,7 +197,7 @@ class ArenaState {
   [[noreturn]] void fail_fragmented(std::uint64_t bytes) const {
     std::uint64_t largest = budget_ - committed_;
     for (const auto& [base, chunk] : chunks_) largest = std::max(largest, chunk.largest_run());
-    fail(
+    fail_for_memory(
         "host memory budget of {} is exhausted: asked for {}, {} left but no more than {} in one piece; raise {} or "
         "lower the context",
         format_bytes(budget_), format_bytes(bytes), format_bytes(budget_ - used_), format_bytes(largest),

@@ -86,8 +86,8 @@ MappedFile::MappedFile(int descriptor, std::uint64_t bytes, const std::filesyste
     : bytes_(bytes), path_(path) {
   void* const mapped = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, descriptor, 0);
   if (mapped == MAP_FAILED) {
-    fail("{}: {} cannot be mapped: {}; raise the process' limit (ulimit -v) if there is one", path.string(),
-         format_bytes(bytes), std::generic_category().message(errno));
+    fail_for_memory("{}: {} cannot be mapped: {}; raise the process' limit (ulimit -v) if there is one", path.string(),
+                    format_bytes(bytes), std::generic_category().message(errno));
   }
   data_ = static_cast<const std::byte*>(mapped);
   slot_ = take_slot(this, this->bytes());

@@ -167,7 +167,8 @@ class Session:
 
     @property
     def attention(self) -> str:
-        """Whether those tokens attended to everything: "exact", or "approximate: ..." with how much, and by which methods."""
+        """Whether those tokens attended to everything: "exact", or "approximate: ..." with how much, by which methods, and in
+        how many bits keys and values were kept, if in fewer than 16."""
         return self._session.attention
 
     def audit(self, rate: float = 0.0, *, seed: int = 1) -> Audit:

@@ -1,7 +1,5 @@
 #include "runtime/eval/eval.h"
 
-#include <algorithm>
-
 #include "python/src/bindings.h"
 #include "python/src/model.h"
 #include "runtime/eval/json.h"
@@ -49,8 +47,7 @@ py::tuple evaluate(const OpenModel& model, const std::string& name, const std::v
   std::vector<std::string> rows;
   eval::EvalOptions options;
   for (const std::string& method : methods) options.methods.push_back(runtime::parse_method(method, {}));
-  const auto is_auto = [](const runtime::MethodOptions& method) { return method.name == "auto"; };
-  if (std::ranges::any_of(options.methods, is_auto)) options.auto_fidelity = runtime::default_fidelity;
+  options.auto_fidelity = runtime::default_fidelity;
   options.samples = samples;
   options.fidelity_steps = fidelity_steps;
   options.session.cache.block_tokens = block_tokens;

@@ -130,12 +130,6 @@ class Run {
     say(options.name);
     const SharedMethod method = make_method(options, bench_.head_dim);
     method->require_columns(bench_.columns);
-    if (options.k.by_layer().size() > 1 && shape_.layers < bench_.layers) {
-      fail(
-          "--attn-k {}: memory holds {} of {} layers, which cannot stand for others with another k; give one k, or a "
-          "larger --host-memory",
-          options.k.text(), shape_.layers, bench_.layers);
-    }
     state_ = method->make_state({shape_.layers, bench_.query_heads, bench_.kv_heads, bench_.head_dim}, backend_);
     if (state_) {
       std::vector<gpu::CacheView> layers;
@@ -197,6 +191,13 @@ class Run {
     shape_.layers = 1;
     const offload::BlockLayout layout(shape_);
     shape_.layers = layers_that_fit(bench_, layout, arena);
+    for (const MethodOptions& method : bench_.methods) {
+      if (method.k.by_layer().size() < 2 || shape_.layers == bench_.layers) continue;
+      fail(
+          "--attn-k {}: memory holds {} of {} layers, which cannot stand for others with another k; give one k, or a "
+          "larger --host-memory",
+          method.k.text(), shape_.layers, bench_.layers);
+    }
     const std::vector<offload::Extent> blocks = noise(layout, arena, backend_.threads());
     offload::Store store(arena, shape_);
     for (int layer = 0; layer < shape_.layers; ++layer) {

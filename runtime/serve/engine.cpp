@@ -7,6 +7,7 @@
 #include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "runtime/context/hot_context.h"
+#include "runtime/peers/agreement.h"
 
 namespace hayloft::runtime::serve {
 namespace {
@@ -212,7 +213,7 @@ void Engine::admit() {
       device_lost_ = error.what();
       fail_job(*job, 503, error.what());
     } catch (const Error& error) {
-      fail_job(*job, why_refused(job->request().context), error.what());
+      fail_job(*job, status_of_refusal(job->request().context, error), error.what());
     } catch (const std::bad_alloc&) {
       fail_job(*job, 507, "the system has no memory left for this request");
     }
@@ -220,18 +221,17 @@ void Engine::admit() {
   }
 }
 
-int Engine::why_refused(const std::string& context) const {
+int Engine::status_of_refusal(const std::string& context, const Error& error) const {
   constexpr int no_memory = 507;
-  if (context.empty()) return no_memory;
-  if (!contexts_.contains(context)) return 404;
-  const auto opened = opened_.find(context);
-  if (opened != opened_.end() && opened->second != contexts_.stamp(context)) return 503;
+  if (context.empty() || dynamic_cast<const NoMemory*>(&error)) return no_memory;
   try {
-    offload::Snapshot::open(contexts_.path(context)).require_model(source_.identity());
-  } catch (const Error&) {
-    return 400;
+    if (!contexts_.contains(context)) return 404;
+    const auto opened = opened_.find(context);
+    if (opened != opened_.end() && opened->second != contexts_.stamp(context)) return 503;
+  } catch (const Error&) {  // no name
   }
-  return no_memory;
+  // What a rank lacks comes as a SharedError, be it memory.
+  return dynamic_cast<const cluster::SharedError*>(&error) ? no_memory : 400;
 }
 
 LedSession Engine::opened(const std::string& context) {

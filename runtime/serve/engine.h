@@ -92,7 +92,7 @@ class Engine {
   void admit();
   // Returns the status of a request that could not begin: its saved context is gone, was replaced meanwhile or cannot
   // be asked, else there is no memory.
-  int why_refused(const std::string& context) const;
+  int status_of_refusal(const std::string& context, const Error& error) const;
   bool must_wait(const Job& job, std::size_t cached) const;
   bool make_room(const Job& job);
   std::uint64_t needed(const Job& job, const SessionPool::Beginning& kept, bool with_left, bool with_pool) const;

@@ -85,8 +85,8 @@ bool Engine::make_room(const Job& job) {
   const std::uint64_t budget = this->budget();
   const std::int64_t tokens = static_cast<std::int64_t>(job.request().tokens.size()) + job.request().max_tokens;
   if (memory_of(tokens) > budget) {
-    fail("keys and values of {} tokens take {}, and {} may be used, see --host-memory", tokens,
-         format_bytes(memory_of(tokens)), format_bytes(budget));
+    fail_for_memory("keys and values of {} tokens take {}, and {} may be used, see --host-memory", tokens,
+                    format_bytes(memory_of(tokens)), format_bytes(budget));
   }
   SessionPool::Beginning kept = kept_of(job.request());
   while (needed(job, kept, false, false) > budget) {  // the oldest of those that read for nobody first

@@ -68,7 +68,7 @@ TEST_F(Mistaken, AnOriginThatNoPageHasIsRefused) {
         {"serve", "--port", std::to_string(other.port), "--cors", origin, "-m", test::needle_model.string()});
     EXPECT_TRUE(refused_with(served, 2, {"--cors " + origin + ": no page has this origin"}));
   }
-  for (const std::string origin : {"http://localhost:3000", "app://obsidian.md", "null", "*"}) {
+  for (const std::string origin : {"http://localhost:3000", "app://obsidian.md", "file://", "null", "*"}) {
     const test::Served server({"--cors", origin});
     EXPECT_EQ(test::http(server.port, "GET", "/v1/models", "", "Origin: " + origin + "\r\n").status, 200) << origin;
   }
@@ -99,6 +99,7 @@ TEST_F(Mistaken, AKForALayerThatTheModelLacksIsRefusedBeforeTheWork) {
   const std::vector<std::string> what{"--attn-k 64,32", "has 2 values", "the model has 1"};
   const std::vector<std::vector<std::string>> commands{
       {"generate", "-m", test::needle_model.string(), "-p", "The hay", "--attn", "topk:k=64,32"},
+      {"generate", "-m", test::needle_model.string(), "-p", "The hay", "--exact", "--draft", "self:topk:k=64,32"},
       {"needle", "-c", "1k", "--attn", "dense,sparq:k=64,32"},
       {"eval", "-c", "1k", "--attn", "dense,sparq:k=64,32"},
       {"serve", "-m", test::needle_model.string(), "--port", "0", "--attn", "topk:k=64,32"},

@@ -150,7 +150,7 @@ class AskCommand : public Command {
     note_unused_sampling(*app_, drawing_.sampling);
     environment_.emplace(machine_, directory_, rope_);
     check_drawing(*environment_, drawing_);
-    set_drafts(drawing_, drafts_, exact_.draft, method_, *environment_->backend);
+    set_drafts(drawing_, drafts_, exact_.draft, method_, *environment_);
     if (own_template_) {
       drawing_.ends = runtime::end_of_turn_tokens(*environment_->tokenizer);
       drawing_.channels = runtime::answer_form(chat_, {}, "").channels;

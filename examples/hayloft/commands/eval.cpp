@@ -201,7 +201,7 @@ class EvalCommand : public Command {
     text_ = tasks_.read_text();
     tasks_.use_model(directory_);
     environment_.emplace(machine_, directory_, rope_);
-    require_verifying(options_.drafts, *environment_->backend);
+    require_drafts(options_.drafts, *environment_->backend, environment_->model->config());
     for (runtime::MethodOptions& method : options_.methods) {
       method = with_rates(method, *environment_, machine_.profile);
     }

@@ -149,7 +149,7 @@ class GenerateCommand : public Command {
     environment_.emplace(machine_, directory_, rope_);
     const runtime::Tokenizer& tokenizer = *environment_->tokenizer;
     check_drawing(*environment_, drawing_);
-    set_drafts(drawing_, drafts_, exact_.draft, method_, *environment_->backend);
+    set_drafts(drawing_, drafts_, exact_.draft, method_, *environment_);
     if (chat) {
       prompt = message(prompt.text, *chat, tokenizer);
       drawing_.ends = runtime::end_of_turn_tokens(tokenizer);

@@ -53,10 +53,11 @@ void keep_heap_small() {
   ::mallopt(M_TRIM_THRESHOLD, 4 << 20);
 }
 
-// Says whether a browser may send it as the origin of a page: "http://localhost:3000", or "null" of a file.
+// Says whether a browser may send it as the origin of a page: "http://localhost:3000", of a file "null" or "file://".
 bool is_origin(std::string_view text) {
+  if (text == "null" || text == "file://") return true;
   const std::size_t scheme = text.find("://");
-  if (scheme == std::string_view::npos) return text == "null";
+  if (scheme == std::string_view::npos) return false;
   const std::string_view host = text.substr(scheme + 3);
   return scheme > 0 && !host.empty() && host.find_first_of("/?#, ") == std::string_view::npos &&
          std::ranges::none_of(text, [](char c) { return c >= 'A' && c <= 'Z'; });
@@ -169,7 +170,7 @@ class ServeCommand : public Command {
                                 .sessions = engine_.parallel});
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, model_};
     const runtime::serve::Contexts contexts(contexts_);
-    require_verifying(engine_.drafts, *environment.backend);
+    require_drafts(engine_.drafts, *environment.backend, environment.model->config());
     if (copies_ && environment.backend->tokens_verified_at_once(1) > 1) {
       engine_.drafts.emplace();
       engine_.drafts_for_one = true;
@@ -192,7 +193,6 @@ class ServeCommand : public Command {
     sampling_.rules.require_within(environment_->model->config().vocab_size);
     method_ = with_rates(method_, *environment_, machine_.profile);
     require_layers(method_);
-    if (engine_.drafts && engine_.drafts->self) require_layers(*engine_.drafts->self);
     facts = {weights_digest(*environment_, model_), shared_options(*app_), ""};
     if (!contexts_.empty()) facts.options += " --contexts";  // a folder of any name
   }

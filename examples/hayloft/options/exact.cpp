@@ -66,8 +66,11 @@ std::optional<runtime::DraftOptions> ExactChoices::drafts(const CLI::App& app, r
   return options;
 }
 
-void require_verifying(const std::optional<runtime::DraftOptions>& drafts, const gpu::Backend& backend) {
-  if (!drafts || backend.tokens_verified_at_once(1) > 1) return;
+void require_drafts(const std::optional<runtime::DraftOptions>& drafts, const gpu::Backend& backend,
+                    const runtime::ModelConfig& config) {
+  if (!drafts) return;
+  if (drafts->self) runtime::make_method(*drafts->self, config.head_dim)->require_layers(config.global_layers());
+  if (backend.tokens_verified_at_once(1) > 1) return;
   fail(
       "--exact: the {} backend verifies one token at a time; use --attn dense, which gives the same text, or --device "
       "cpu",

@@ -23,7 +23,9 @@ struct ExactChoices {
 };
 void add_exact_options(CLI::App& app, ExactChoices& choices);
 
-// Throws Error where the backend cannot verify more than a token at a time.
-void require_verifying(const std::optional<runtime::DraftOptions>& drafts, const gpu::Backend& backend);
+// Throws Error where the backend cannot verify more than a token at a time, or the method that drafts has a k for a
+// layer that the model lacks.
+void require_drafts(const std::optional<runtime::DraftOptions>& drafts, const gpu::Backend& backend,
+                    const runtime::ModelConfig& config);
 
 }  // namespace hayloft::cli

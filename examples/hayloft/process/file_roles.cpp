@@ -29,8 +29,8 @@ constexpr std::array<std::string_view, 16> inputs = {
     "text",  "jsonl",   "in",   "profile",  "machine", "network",  "api-key-file", "experts-held"};
 constexpr std::array<std::string_view, 8> outputs = {"json", "plot",   "out",   "audit-json", "attention-stats",
                                                      "save", "append", "update"};
-constexpr std::array<std::string_view, 3> streams = {"json", "audit-json",
-                                                     "attention-stats"};  // "-" is standard output
+// To these "-" is standard output.
+constexpr std::array<std::string_view, 3> streams = {"json", "audit-json", "attention-stats"};
 constexpr std::array<std::string_view, 1> exempt = {"contexts"};
 constexpr std::array<std::string_view, 4> context_options = {"context", "save", "append", "update"};
 

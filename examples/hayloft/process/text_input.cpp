@@ -39,9 +39,10 @@ void require_whole_lines(const std::string& option, const std::string& text) {
 
 std::string read_text(const std::string& option, const std::string& path) {
   if (path != "-") return offload::read_text_file(option, path);
-  std::string text = offload::read_text(option + " -", STDIN_FILENO);
-  if (isatty(STDIN_FILENO) != 0) require_whole_lines(option, text);
-  return text;
+  const std::string name = option + " -";
+  std::string text = offload::read_bytes(name, STDIN_FILENO);
+  if (isatty(STDIN_FILENO) != 0) require_whole_lines(option, text);  // first: a line may be cut inside a character
+  return checked_text(name, std::move(text));
 }
 
 bool is_blank(const std::string& text) {

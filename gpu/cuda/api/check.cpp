@@ -119,6 +119,7 @@ void check(cudaError_t result, const char* call, std::uint64_t bytes, std::sourc
     throw_no_device(message);
   }
   if (lost(result)) throw_device_lost(message);
+  if (result == cudaErrorMemoryAllocation) throw_no_memory(message);
   throw_error(message);
 }
 

@@ -4,6 +4,10 @@
 
 namespace hayloft::gpu::cuda {
 
+void throw_no_memory(const std::string& message) {
+  throw NoMemory(message);
+}
+
 void throw_error(const std::string& message) {
   throw Error(message);
 }

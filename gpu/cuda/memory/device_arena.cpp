@@ -186,8 +186,9 @@ DeviceArena::Pool& DeviceArena::pool_for(std::uint64_t bytes, Purpose purpose) {
   }
   const std::uint64_t left = left_for_sessions();
   if (bytes > left) {
-    refuse("device memory budget of ", format_bytes(budget_), " is exhausted: asked for ", format_bytes(bytes), ", ",
-           format_bytes(left), " left; raise --gpu-memory, or lower the context or --batch");
+    refuse_for_memory("device memory budget of ", format_bytes(budget_), " is exhausted: asked for ",
+                      format_bytes(bytes), ", ", format_bytes(left),
+                      " left; raise --gpu-memory, or lower the context or --batch");
   }
   if (session_.most != session_room()) close_idle();
   if (!session_.handle) {
@@ -246,9 +247,9 @@ void* DeviceArena::allocate_from(Pool& pool, std::uint64_t bytes, cudaStream_t s
   if (result == cudaSuccess) return data;
   if (result == cudaErrorMemoryAllocation && held(pool, cudaMemPoolAttrReservedMemCurrent) + bytes > pool.most) {
     const std::lock_guard lock(mutex_);
-    refuse("device memory budget of ", format_bytes(budget_), " is exhausted: asked for ", format_bytes(bytes), ", ",
-           format_bytes(left_for_sessions() + bytes),
-           " left but not in one piece; raise --gpu-memory, or lower the context or --batch");
+    refuse_for_memory("device memory budget of ", format_bytes(budget_), " is exhausted: asked for ",
+                      format_bytes(bytes), ", ", format_bytes(left_for_sessions() + bytes),
+                      " left but not in one piece; raise --gpu-memory, or lower the context or --batch");
   }
   check(result, "cudaMallocFromPoolAsync", bytes);
   return nullptr;

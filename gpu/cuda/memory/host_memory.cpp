@@ -17,7 +17,7 @@ std::shared_ptr<std::byte> CudaBackend::host_memory(std::uint64_t bytes) {
   const std::uint64_t rounded = std::max(page, (bytes + page - 1) / page * page);
   auto* const data = static_cast<std::byte*>(std::aligned_alloc(page, rounded));
   if (data && page == huge) madvise(data, rounded, MADV_HUGEPAGE);  // a wish: nothing is lost if refused
-  if (!data) refuse("the system has no ", format_bytes(rounded), " of memory left; lower the context");
+  if (!data) refuse_for_memory("the system has no ", format_bytes(rounded), " of memory left; lower the context");
   std::shared_ptr<std::byte> memory(data, [pins = pins_.get(), rounded](std::byte* p) {
     pins->releasing(p, rounded);  // if they are pinned
     std::free(p);

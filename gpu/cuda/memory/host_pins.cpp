@@ -62,7 +62,7 @@ void HostPins::committed(std::byte* data, std::uint64_t bytes) {
   }
   if (mode_ == KvHost::pinned) {
     releasing(data, bytes);
-    refuse("--kv-host pinned: ", what, "; ", advice, ". --kv-host staged pins none");
+    refuse_for_memory("--kv-host pinned: ", what, "; ", advice, ". --kv-host staged pins none");
   }
   if (std::unique_lock lock(mutex_); std::exchange(warned_, true)) return;
   if (on_warning_) {

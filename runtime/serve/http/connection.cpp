@@ -102,7 +102,7 @@ class Connection {
     }
     const auto& head = parser.get();
     head_only_ = head.method() == beast::http::verb::head;
-    chunked_ = head.version() >= 11;
+    http_1_1_ = head.version() >= 11;
     origin_ = std::string(head[beast::http::field::origin]);
     allowed_fields_ = allowed_fields(head);
     if (const auto reply = refusal(head, options())) {
@@ -112,7 +112,7 @@ class Connection {
     stream_.expires_after(options().body_time);
     const std::uint64_t most = most_body(head);
     const bool fits = parser.content_length().value_or(0) <= most;
-    if (fits && chunked_ && beast::iequals(head[beast::http::field::expect], "100-continue")) {
+    if (fits && http_1_1_ && beast::iequals(head[beast::http::field::expect], "100-continue")) {
       beast::http::response<beast::http::empty_body> go_on(beast::http::status::continue_, 11);
       co_await beast::http::async_write(stream_, go_on, asio::redirect_error(use_awaitable, error));
     }
@@ -125,7 +125,8 @@ class Connection {
     }
     stream_.expires_never();
     const HttpRequest request = parser.release();
-    const bool keep_alive = chunked_ && request.keep_alive();  // HTTP/1.0 takes no word of HTTP/1.1 for it
+    const bool keep_alive =
+        http_1_1_ && request.keep_alive();  // a client of HTTP/1.0 waits for the end of the connection
     if (request.method() == beast::http::verb::options) {
       const Reply said = Reply{204, "text/plain", {}};
       co_await write(said, keep_alive);
@@ -295,7 +296,7 @@ class Connection {
     head.set(beast::http::field::cache_control, "no-cache");
     add_fields(head, 200);
     head.keep_alive(keep_alive);
-    if (chunked_) head.chunked(true);
+    if (http_1_1_) head.chunked(true);
     beast::http::response_serializer<beast::http::empty_body> serializer(head);
     error_code error;
     stream_.expires_after(options().write_time);
@@ -333,7 +334,7 @@ class Connection {
     if (error) co_return false;
     text += answer.end(failed);
     error = co_await send(text, mailbox, false);
-    if (!error && chunked_) {
+    if (!error && http_1_1_) {
       stream_.expires_after(options().write_time);
       co_await asio::async_write(stream_, beast::http::make_chunk_last(), asio::redirect_error(use_awaitable, error));
     }
@@ -345,7 +346,7 @@ class Connection {
   // far behind: an answer that is still being made holds a place that others may wait for, and grows here.
   asio::awaitable<error_code> send(std::string& text, const Mailbox& mailbox, bool being_made) {
     std::string bytes = std::exchange(text, {});
-    if (chunked_) bytes = fmt::format("{:x}\r\n{}\r\n", bytes.size(), bytes);
+    if (http_1_1_) bytes = fmt::format("{:x}\r\n{}\r\n", bytes.size(), bytes);
     SlowWriter writer(stream_);
     error_code error;
     while (!writer.done(bytes) && !error) {
@@ -364,7 +365,7 @@ class Connection {
   std::string origin_;
   std::string allowed_fields_;
   bool head_only_ = false;  // HEAD: the answer has no body
-  bool chunked_ = true;     // HTTP/1.0 knows no chunks: there the end of the connection is that of the answer
+  bool http_1_1_ = true;    // HTTP/1.0 knows no chunks: there the end of the connection is that of the answer
 };
 
 }  // namespace

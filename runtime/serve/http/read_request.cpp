@@ -71,7 +71,7 @@ std::optional<Refusal> ambiguous(std::string_view raw, const beast::http::reques
     return Refusal{400, "several lengths of a body: Content-Length stands once"};
   }
   const auto coding = head[field::content_encoding];
-  if (!coding.empty() && !beast::iequals(coding, "identity")) {
+  if (head.count(field::content_encoding) > 1 || (!coding.empty() && !beast::iequals(coding, "identity"))) {
     return Refusal{415, "Content-Encoding: a body is read as it stands; send it without"};
   }
   const std::size_t encodings = head.count(field::transfer_encoding);

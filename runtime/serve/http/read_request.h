@@ -33,7 +33,7 @@ struct Refusal {
 
 // Reads the head of a request. False when there is none to answer: `refused` then says why, if somebody is there to
 // hear it. Refused are also heads that different programs read differently: folded fields, no Host or several, several
-// lengths, other transfer encodings than chunked.
+// lengths, other transfer encodings than chunked, compressed bodies.
 boost::asio::awaitable<bool> read_head(boost::beast::tcp_stream& stream, boost::beast::flat_buffer& buffer,
                                        RequestParser& parser, std::optional<Refusal>& refused);
 

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
+#include <map>
 
 namespace hayloft::runtime::serve::openai {
 namespace {
@@ -162,7 +162,7 @@ std::string tool_name(const Value& value) {
 
 std::vector<std::string> check_tools(const Json& list) {
   std::vector<std::string> others;
-  std::set<std::string> names;
+  std::map<std::string, const Json*> named;  // definitions
   Nothing nothing;
   const auto check = [&](const Value& value, std::span<const Field<Nothing>> fields) {
     for (const auto& [name, field] : value.object().items()) {
@@ -183,7 +183,8 @@ std::vector<std::string> check_tools(const Json& list) {
     check(function, kFunctionFields);
     if (!has(function.json(), "name")) function.refuse("must have a name");
     const auto& name = function.json()["name"].get_ref<const std::string&>();
-    if (!names.insert(name).second) refuse("tools", fmt::format("two of them are called \"{}\"", shown_name(name)));
+    const Json& first = *named.emplace(name, &tool.json()).first->second;
+    if (first != tool.json()) refuse("tools", fmt::format("two of them are called \"{}\"", shown_name(name)));
   }
   return others;
 }

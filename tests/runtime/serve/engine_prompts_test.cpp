@@ -158,9 +158,7 @@ TEST_F(EngineTest, WhoAsksAgainTakesOverWhatHasBeenReadOfThePrompt) {
   EXPECT_EQ(engine.figures().prompt_tokens, request_.tokens.size() - 1);
 }
 
-// The next prompt has all of the conversation, and of the answer what its client has kept of it. A sliding window and
-// what a method keeps cannot be taken back: there it goes on from the end of the prompt.
-// What it reads is kept for nobody.
+// What is read of a context that has been replaced is kept for nobody.
 TEST_F(EngineTest, NobodyWaitsForWhatIsReadOfAContextThatHasBeenReplaced) {
   struct Reader : Client {
     void reading(std::int64_t done, std::int64_t total) override {
@@ -205,6 +203,8 @@ TEST_F(EngineTest, APromptThatBeginsWithAWholeOtherGoesOnFromAWholeChunk) {
   EXPECT_EQ(logprobs(*after), logprobs(*alone));
 }
 
+// The next prompt has all of the conversation, and of the answer what its client has kept of it. A sliding window and
+// what a method keeps cannot be taken back: there it goes on from the end of the prompt.
 TEST_F(EngineTest, NothingOfAConversationIsReadAgain) {
   request_.echo = false;
   request_.logprobs = -1;

@@ -1,4 +1,6 @@
 #include <atomic>
+#include <fstream>
+#include <sstream>
 
 #include "tests/runtime/serve/engine_fixture.h"
 #include "tests/support/hybrid_model.h"
@@ -278,6 +280,29 @@ TEST_F(EngineTest, AContextThatCannotBeAskedIsNoLackOfMemory) {
   const Failure replaced = why();
   EXPECT_EQ(replaced.status, 503) << replaced.message;
   EXPECT_NE(replaced.message.find("was replaced"), std::string::npos) << replaced.message;
+}
+
+TEST_F(EngineTest, AContextThatIsDamagedSomewhereIsNoLackOfMemory) {
+  const test::TemporaryFolder folder;
+  const Contexts contexts(folder.path());
+  ask_the_book();
+  save_book(contexts, 600);
+  std::ostringstream kept;
+  kept << std::ifstream(contexts.path("book"), std::ios::binary).rdbuf();
+  Engine engine({model_, tokenizer_, path_}, arena_, contexts, options_);
+  int refused = 0;
+  constexpr std::size_t places = 64;
+  for (std::size_t place = 0; place < places; ++place) {
+    std::string damaged = kept.str();
+    damaged[damaged.size() * place / places] ^= 1;
+    folder.write("book.hay", damaged);
+    const auto client = std::make_shared<RefusedClient>();
+    ask(engine, request_, client);
+    if (client->why.message.empty()) continue;  // rows of blocks are verified when somebody asks for that
+    ++refused;
+    EXPECT_EQ(client->why.status, 400) << client->why.message;
+  }
+  EXPECT_GT(refused, 1) << "the header is not all that is looked at";
 }
 
 TEST_F(EngineTest, ADeviceThatIsLostFailsAllThatAskAndIsToldOnce) {

@@ -45,16 +45,17 @@ TEST_F(ToolRequest, NamesAreNoneThatACallCouldNotBeToldFrom) {
   }
 }
 
-// A call could be of either, and its arguments were read by the first one's schema.
-TEST_F(ToolRequest, NoTwoHaveOneName) {
+// A call could be of either. The same tool twice is one.
+TEST_F(ToolRequest, NoTwoThatDifferHaveOneName) {
   const std::string two = R"({"name": "f"}}, {"type": "function", "function": {"name": ")";
-  EXPECT_EQ(refused_field(chat_request, chat(two + "f\"}")), "tools");
+  EXPECT_EQ(refused_field(chat_request, chat(two + "f\", \"description\": \"b\"}")), "tools");
+  EXPECT_EQ(status_of(chat_request, chat(two + "f\"}")), 200);
   EXPECT_EQ(status_of(chat_request, chat(two + "g\"}")), 200);
   EXPECT_EQ(refused_field(message_request, R"({"max_tokens": 9, "messages": [{"role": "user", "content": "a"}],
-      "tools": [{"input_schema": {}, "name": "f"}, {"input_schema": {}, "name": "f"}]})"),
+      "tools": [{"input_schema": {}, "name": "f"}, {"input_schema": {"type": "object"}, "name": "f"}]})"),
             "tools");
   EXPECT_EQ(refused_field(response_request, R"({"input": "a", "tools": [{"type": "function", "name": "f"},
-      {"type": "function", "name": "f"}]})"),
+      {"type": "function", "name": "f", "description": "b"}]})"),
             "tools");
 }
 
