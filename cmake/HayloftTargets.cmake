@@ -60,7 +60,7 @@ if(HAYLOFT_FUZZ)
   target_link_options(hayloft_options INTERFACE -Wl,--wrap=__sanitizer_cov_trace_pc)
 endif()
 
-# hayloft_compile_together(TARGET SOURCES...): one unit for 28 files of a library, or for 14 of a folder of tests. Files
+# hayloft_compile_together(TARGET SOURCES...): one unit for each 28 files of a library, or of a folder of tests. Files
 # that are compiled for each instruction set stay alone; those that use Boost's headers have units of their own.
 # The sanitizers do not watch arithmetic of pointers in those that are compiled for each instruction set.
 function(hayloft_compile_together target)
@@ -95,12 +95,7 @@ function(hayloft_compile_together target)
     if(NOT DEFINED count_${folder})
       set(count_${folder} 0)
     endif()
-    if(folder STREQUAL unit)
-      set(together 28)
-    else()
-      set(together 14)
-    endif()
-    math(EXPR part "${count_${folder}} / ${together}")
+    math(EXPR part "${count_${folder}} / 28")
     math(EXPR count_${folder} "${count_${folder}} + 1")
     set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${folder}_${part})
   endforeach()

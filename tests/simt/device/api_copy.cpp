@@ -26,12 +26,12 @@ void copy_rows(void* to, const void* from, const Rows& rows) {
 }
 
 // Returns whether memory at this place can be what the kind says. Pinned memory is the device's as well.
-bool fits(Place place, bool on_device) {
-  return place == Place::pinned || (place == Place::device) == on_device;
+bool fits(MemoryPlace place, bool on_device) {
+  return place == MemoryPlace::pinned || (place == MemoryPlace::device) == on_device;
 }
 
 cudaError_t check_places(const Memory& memory, const void* to, const void* from, const Rows& rows, cudaMemcpyKind kind,
-                         Place* to_place, Place* from_place) {
+                         MemoryPlace* to_place, MemoryPlace* from_place) {
   *to_place = memory.place(to, rows.span(rows.to_pitch));
   *from_place = memory.place(from, rows.span(rows.from_pitch));
   if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault) return cudaErrorInvalidMemcpyDirection;
@@ -46,7 +46,7 @@ cudaError_t copy_in_order(Runtime& runtime, void* to, const void* from, Rows row
   if (rows.width == 0 || rows.height == 0) return cudaSuccess;
   if (!to || !from || rows.width > rows.to_pitch || rows.width > rows.from_pitch) return cudaErrorInvalidValue;
   if (!runtime.known(stream)) return cudaErrorInvalidResourceHandle;
-  Place to_place{}, from_place{};
+  MemoryPlace to_place{}, from_place{};
   if (const auto error = check_places(runtime.memory, to, from, rows, kind, &to_place, &from_place);
       error != cudaSuccess) {
     return error;
@@ -55,9 +55,11 @@ cudaError_t copy_in_order(Runtime& runtime, void* to, const void* from, Rows row
     const int device = runtime.memory.device_of(side);
     if (device >= 0 && device != stream->device) return cudaErrorInvalidValue;
   }
-  if (from_place != Place::device && to_place == Place::device) runtime.copied_to_device += rows.width * rows.height;
-  if (from_place == Place::device && to_place != Place::device) runtime.copied_to_host += rows.width * rows.height;
-  if (from_place == Place::pageable) {
+  if (from_place != MemoryPlace::device && to_place == MemoryPlace::device)
+    runtime.copied_to_device += rows.width * rows.height;
+  if (from_place == MemoryPlace::device && to_place != MemoryPlace::device)
+    runtime.copied_to_host += rows.width * rows.height;
+  if (from_place == MemoryPlace::pageable) {
     auto captured = std::make_shared<std::vector<std::byte>>(rows.width * rows.height);
     Rows in = rows;
     in.to_pitch = rows.width;
@@ -73,7 +75,7 @@ cudaError_t copy_in_order(Runtime& runtime, void* to, const void* from, Rows row
     std::byte* const one = static_cast<std::byte*>(to) + rows.span(rows.to_pitch) - rows.width / 2 - 1;
     runtime.queue(stream, [one] { *one ^= std::byte{4}; });
   }
-  if (to_place != Place::pageable) return cudaSuccess;
+  if (to_place != MemoryPlace::pageable) return cudaSuccess;
   return runtime.wait(stream);
 }
 
@@ -81,8 +83,8 @@ cudaError_t copy_in_order(Runtime& runtime, void* to, const void* from, Rows row
 }  // namespace hayloft::simt
 
 using hayloft::simt::api;
+using hayloft::simt::MemoryPlace;
 using hayloft::simt::Opened;
-using hayloft::simt::Place;
 using hayloft::simt::Runtime;
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
@@ -119,7 +121,7 @@ cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream
   return api("cudaMemsetAsync", [&](Runtime& runtime) {
     if (!runtime.known(stream)) return cudaErrorInvalidResourceHandle;
     if (bytes == 0) return cudaSuccess;
-    if (runtime.memory.place(data, bytes) == Place::pageable) return cudaErrorInvalidValue;
+    if (runtime.memory.place(data, bytes) == MemoryPlace::pageable) return cudaErrorInvalidValue;
     runtime.queue(stream, [data, value, bytes] { std::memset(data, value, bytes); });
     return cudaSuccess;
   });

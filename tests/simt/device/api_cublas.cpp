@@ -151,7 +151,7 @@ cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void* workspace, std::s
   auto& runtime = hayloft::simt::Runtime::instance();
   const std::lock_guard lock(runtime.mutex);
   if (reinterpret_cast<std::uintptr_t>(workspace) % 256 != 0 ||
-      runtime.memory.place(workspace, bytes) != hayloft::simt::Place::device) {
+      runtime.memory.place(workspace, bytes) != hayloft::simt::MemoryPlace::device) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   handle->workspace = workspace;

@@ -73,7 +73,7 @@ cudaError_t allocate_pinned(const char* function, void** data, std::size_t bytes
 
 using hayloft::simt::api;
 using hayloft::simt::give_back;
-using hayloft::simt::Place;
+using hayloft::simt::MemoryPlace;
 using hayloft::simt::PoolMemory;
 using hayloft::simt::Runtime;
 
@@ -130,7 +130,7 @@ cudaError_t cudaHostUnregister(void* data) {
 
 cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned flags) {
   return api("cudaHostGetDevicePointer", [&](Runtime& runtime) {
-    if (!device || flags != 0 || runtime.memory.place(host, 1) != Place::pinned) return cudaErrorInvalidValue;
+    if (!device || flags != 0 || runtime.memory.place(host, 1) != MemoryPlace::pinned) return cudaErrorInvalidValue;
     *device = host;
     return cudaSuccess;
   });

@@ -104,18 +104,18 @@ const Memory::Pieces::value_type* Memory::find(const Pieces& pieces, std::uintpt
   return address < before.first + before.second.bytes ? &before : nullptr;
 }
 
-Place Memory::place(const void* data, std::size_t bytes) const {
+MemoryPlace Memory::place(const void* data, std::size_t bytes) const {
   const std::uintptr_t begin = address_of(data);
   for (const Pieces* pieces : {&device_, &pinned_}) {
     const auto* piece = find(*pieces, begin);
     if (piece) {
       if (bytes > piece->first + piece->second.bytes - begin) throw std::out_of_range("past the end of a piece");
-      return pieces == &device_ ? Place::device : Place::pinned;
+      return pieces == &device_ ? MemoryPlace::device : MemoryPlace::pinned;
     }
     const auto next = pieces->upper_bound(begin);
     if (next != pieces->end() && next->first - begin < bytes) throw std::out_of_range("into another piece");
   }
-  return Place::pageable;
+  return MemoryPlace::pageable;
 }
 
 std::pair<std::uintptr_t, std::uintptr_t> Memory::reachable(std::uintptr_t address) const {

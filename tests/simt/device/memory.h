@@ -7,7 +7,7 @@
 
 namespace hayloft::simt {
 
-enum class Place : std::uint8_t { pageable, pinned, device };
+enum class MemoryPlace : std::uint8_t { pageable, pinned, device };
 
 // Fills memory that nobody has written with 0xff, NaN as f32 and f16 and -1 as an integer. What is large gets its pages
 // from a file of such bytes, each when it is first touched: most never are. Such pieces are of the address sanitizer's
@@ -29,7 +29,7 @@ class Memory {
   // Returns where all of [data, data + bytes) lies. Throws std::out_of_range when it is not all in one piece, or all
   // outside of every piece: CUDA takes no range that lies partly in registered memory, or in memory registered by two
   // calls.
-  Place place(const void* data, std::size_t bytes) const;
+  MemoryPlace place(const void* data, std::size_t bytes) const;
 
   // The piece of device memory that is usable, or of pinned memory, that holds this address: [first, second) is where a
   // kernel may reach. Both 0 when none does.

@@ -84,7 +84,7 @@ class Launcher {
     const auto find_piece = [&memory](std::uint64_t address) {
       const auto [begin, end] = memory.reachable(address);
       if (begin == end) return AddressRange{};
-      const bool pinned = memory.place(reinterpret_cast<const void*>(address), 1) == Place::pinned;
+      const bool pinned = memory.place(reinterpret_cast<const void*>(address), 1) == MemoryPlace::pinned;
       return AddressRange{begin, end, pinned};
     };
     const RunResult result = run_kernel(*entry.module, kernel, grid, parameters, find_piece, options_.run, random);
