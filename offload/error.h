@@ -31,6 +31,7 @@ template <class... Args>
   throw Error(fmt::format(format, std::forward<Args>(args)...));
 }
 
+// Throws a NoMemory with this message.
 template <class... Args>
 [[noreturn]] void fail_for_memory(fmt::format_string<Args...> format, Args&&... args) {
   throw NoMemory(fmt::format(format, std::forward<Args>(args)...));

@@ -65,9 +65,8 @@ std::shared_ptr<const runtime::ColumnRecall> measured_columns(const offload::Sna
   const std::vector<std::string> kept = snapshot.attachments();
   if (!recall && std::ranges::find(kept, runtime::column_recall_name) != kept.end()) {
     note(
-        "note: {}: what was measured of its columns, by which --attn auto chooses, cannot be read; hayloft inspect "
-        "--verify "
-        "says what is damaged\n",
+        "note: {}: what was measured of its columns cannot be read, and --attn auto chooses without it; "
+        "hayloft inspect --verify says what is damaged\n",
         shown(snapshot.path().string()));
   }
   return recall;
