@@ -62,8 +62,8 @@ struct AttentionBenchHooks {
   std::function<void(const AttentionBenchResult& so_far)> measured;
 };
 
-// query_heads is a multiple of kv_heads. Throws Error when not even one layer fits into the arena, and on options out
-// of range.
+// query_heads is a multiple of kv_heads. Throws Error when not even one layer fits into the arena, or not all of them
+// where a method has a k for each, and on options out of range.
 AttentionBenchResult bench_attention(gpu::Backend& backend, offload::Arena& arena, const AttentionBench& bench,
                                      const AttentionBenchHooks& hooks = {});
 

@@ -230,7 +230,7 @@ int Engine::status_of_refusal(const std::string& context, const Error& error) co
     if (opened != opened_.end() && opened->second != contexts_.stamp(context)) return 503;
   } catch (const Error&) {  // no name
   }
-  // What a rank lacks comes as a SharedError, be it memory.
+  // A rank that lacks anything, be it memory, is told of by a SharedError.
   return dynamic_cast<const cluster::SharedError*>(&error) ? no_memory : 400;
 }
 

@@ -114,8 +114,8 @@ void Engine::keep_session(Job& job) {
   const std::vector<std::int32_t> tokens = job.session_tokens();
   if (job.request().echo || job.context_replaced || tokens.size() < kWorthKeeping) return;
   history_.add(job.request().context, tokens);
-  // Of a prompt alone, which may end inside a chunk, the last whole chunk is kept; what goes on with an answer is a
-  // conversation.
+  // A prompt alone may end inside a chunk, from where no other goes on to the bit: its last whole chunk is kept
+  // already.
   if (!job.reading() && job.request().conversation == 0 && tokens.size() <= job.request().tokens.size()) return;
   keep(
       job.request().context, tokens, [&] { return job.take_session(); },

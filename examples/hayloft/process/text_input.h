@@ -5,9 +5,9 @@
 
 namespace hayloft::cli {
 
-// The whole of a text file, or of standard input for "-", as offload::read_text() has it. `option` is named in what it
-// throws, as it does on a line that a terminal may have cut. Ends with Interrupted while a pipe or a terminal is waited
-// for.
+// Returns the whole of a text file, or of standard input for "-", on the terms of offload::read_text_file(). `option`
+// is named in what it throws, as it does on a line that a terminal may have cut. Ends with Interrupted while a pipe or
+// a terminal is waited for.
 std::string read_text(const std::string& option, const std::string& path);
 
 // Says whether a text has nothing but spaces, tabs and line ends, so that there is nothing to answer.

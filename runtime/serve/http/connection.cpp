@@ -125,8 +125,8 @@ class Connection {
     }
     stream_.expires_never();
     const HttpRequest request = parser.release();
-    const bool keep_alive =
-        http_1_1_ && request.keep_alive();  // a client of HTTP/1.0 waits for the end of the connection
+    // A client of HTTP/1.0 waits for the end of the connection.
+    const bool keep_alive = http_1_1_ && request.keep_alive();
     if (request.method() == beast::http::verb::options) {
       const Reply said = Reply{204, "text/plain", {}};
       co_await write(said, keep_alive);

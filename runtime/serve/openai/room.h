@@ -8,8 +8,8 @@
 
 namespace hayloft::runtime::serve::openai {
 
-// Returns how many tokens stand before a prompt to that saved context; 0 where none is named. Throws Error where it
-// cannot be opened.
+// Returns how many tokens stand before a prompt to that saved context; 0 where none is named. Throws BadRequest (404)
+// where it has gone, and Error where it cannot be opened.
 std::int64_t tokens_of_context(const Served& served, const std::string& context);
 // Throws Error where a saved context of so many tokens leaves no room for a prompt and an answer.
 void require_room_behind(const ModelConfig& config, std::int64_t tokens);

@@ -158,7 +158,7 @@ TEST_F(EngineTest, WhoAsksAgainTakesOverWhatHasBeenReadOfThePrompt) {
   EXPECT_EQ(engine.figures().prompt_tokens, request_.tokens.size() - 1);
 }
 
-// What is read of a context that has been replaced is kept for nobody.
+// Nobody gets what was read of a context that has been replaced since.
 TEST_F(EngineTest, NobodyWaitsForWhatIsReadOfAContextThatHasBeenReplaced) {
   struct Reader : Client {
     void reading(std::int64_t done, std::int64_t total) override {
