@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <memory>
 #include <random>
 #include <string>
@@ -49,7 +50,11 @@ void products(benchmark::State& state, const NamedType& of, gpu::Products by) {
   gpu::Matrix matrix{nullptr, of.type, rows, cols, of.packing};
   const std::uint64_t bytes = gpu::bytes_of(matrix);
   const std::size_t matrices = std::max<std::uint64_t>(1, (std::uint64_t{256} << 20) / bytes);
-  static const std::vector<std::byte> weights(std::size_t{256} << 20, std::byte{0x1a});  // small numbers of any type
+  static const gpu::Buffer weights = [] {
+    gpu::Buffer memory = backend_by(gpu::Products::exact).allocate(std::size_t{256} << 20, {});
+    std::memset(memory.as<std::byte>(), 0x1a, std::size_t{256} << 20);  // small numbers of any type
+    return memory;
+  }();
   std::vector<float> x(static_cast<std::size_t>(T) * cols), y(static_cast<std::size_t>(T) * rows);
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
@@ -57,7 +62,7 @@ void products(benchmark::State& state, const NamedType& of, gpu::Products by) {
   std::size_t turn = 0;
   const auto start = std::chrono::steady_clock::now();
   for (auto _ : state) {
-    matrix.data = weights.data() + turn++ % matrices * bytes;
+    matrix.data = weights.as<const std::byte>() + turn++ % matrices * bytes;
     backend_by(by).matmul(x.data(), T, matrix, nullptr, y.data(), {});
     benchmark::DoNotOptimize(y.data());
   }

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 
 #include "gpu/cpu/elementwise.h"
 #include "gpu/cpu/packed.h"
@@ -26,6 +27,25 @@ std::int64_t rows_per_piece(std::int64_t row_elements) {
   return std::max<std::int64_t>(1, kElementGrain / std::max<std::int64_t>(1, row_elements));
 }
 
+// Memory for std::free(). From a huge page on, whole huge pages of it are asked for as such, and the last of them too
+// where that wastes an eighth at most.
+void* in_large_pages(std::uint64_t bytes) {
+  const bool large = bytes >= kHugePage;
+  const std::uint64_t whole = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+  const std::uint64_t lines = std::max(bytes + kAlignment - 1, kAlignment) / kAlignment * kAlignment;
+  const std::uint64_t rounded = large && whole - bytes <= bytes / 8 ? whole : lines;
+  void* data = nullptr;
+  if (whole < bytes || posix_memalign(&data, large ? kHugePage : kAlignment, rounded) != 0) {
+    fail_for_memory(
+        "cannot allocate {} bytes of memory for the model; use a smaller model or context, or raise the process' limit "
+        "(ulimit -v, ulimit -d)",
+        bytes);
+  }
+  // A wish: nothing is lost if it is refused.
+  if (large) madvise(data, rounded / kHugePage * kHugePage, MADV_HUGEPAGE);
+  return data;
+}
+
 }  // namespace
 
 CpuBackend::CpuBackend(const offload::Threads& threads, Products products) : threads_(threads), products_(products) {}
@@ -35,16 +55,22 @@ std::string CpuBackend::description() const {
 }
 
 Buffer CpuBackend::allocate(std::uint64_t bytes, Stream stream) {
-  const std::uint64_t alignment = bytes >= 2 * kHugePage ? kHugePage : kAlignment;
-  const std::uint64_t rounded = std::max<std::uint64_t>(bytes + alignment - 1, alignment) / alignment * alignment;
-  void* data = rounded < bytes ? nullptr : std::aligned_alloc(alignment, rounded);
-  if (!data) {
-    fail(
-        "cannot allocate {} bytes of memory for the model; use a smaller model or context, or raise the process' limit "
-        "(ulimit -v, ulimit -d)",
-        bytes);
+  return Buffer(this, in_large_pages(bytes), bytes, stream);
+}
+
+Buffer CpuBackend::allocate_weights(std::uint64_t bytes, Stream stream) {
+  constexpr std::uint64_t piece_bytes = 8 * kHugePage;
+  if (bytes > piece_bytes / 4) return allocate(bytes, stream);
+  const std::uint64_t taken = std::max(bytes + kAlignment - 1, kAlignment) / kAlignment * kAlignment;
+  const std::lock_guard lock(pieces_mutex_);
+  if (pieces_.empty() || piece_bytes - pieces_.back().taken < taken) {
+    pieces_.reserve(pieces_.size() + 1);
+    pieces_.push_back({static_cast<std::byte*>(in_large_pages(piece_bytes)), 0, 0});
   }
-  if (alignment == kHugePage) madvise(data, rounded, MADV_HUGEPAGE);  // a wish: nothing is lost if refused
+  WeightPiece& piece = pieces_.back();
+  std::byte* const data = piece.data + piece.taken;
+  piece.taken += taken;
+  ++piece.buffers;
   return Buffer(this, data, bytes, stream);
 }
 
@@ -179,7 +205,15 @@ void CpuBackend::move(void* to, const void* from, std::uint64_t bytes) {
 }
 
 void CpuBackend::release(void* data, std::uint64_t, Stream) noexcept {
-  std::free(data);
+  const std::lock_guard lock(pieces_mutex_);
+  const auto of_piece = std::find_if(pieces_.begin(), pieces_.end(), [&](const WeightPiece& piece) {
+    const auto* const at = static_cast<const std::byte*>(data);
+    return std::less_equal<>()(piece.data, at) && std::less<>()(at, piece.data + piece.taken);
+  });
+  if (of_piece == pieces_.end()) return std::free(data);
+  if (--of_piece->buffers > 0) return;
+  std::free(of_piece->data);
+  pieces_.erase(of_piece);
 }
 
 std::unique_ptr<Backend> make_cpu_backend(const offload::Threads& threads, Products products) {

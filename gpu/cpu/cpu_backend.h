@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,8 @@ class CpuBackend : public Backend {
 
   Stream stream() override { return {}; }
   Buffer allocate(std::uint64_t bytes, Stream stream) override;
+  // Small ones share pieces of memory, which lie in huge pages as large ones do.
+  Buffer allocate_weights(std::uint64_t bytes, Stream stream) override;
   void to_device(void* device, const void* host, std::uint64_t bytes, Stream) override { move(device, host, bytes); }
   void to_host(void* host, const void* device, std::uint64_t bytes, Stream) override { move(host, device, bytes); }
   void copy(void* to, const void* from, std::uint64_t bytes, Stream) override { move(to, from, bytes); }
@@ -82,9 +85,18 @@ class CpuBackend : public Backend {
   static void move(void* to, const void* from, std::uint64_t bytes);
   void release(void* data, std::uint64_t bytes, Stream) noexcept override;
 
+  // Memory that several weights share. It lasts as long as one of them.
+  struct WeightPiece {
+    std::byte* data;
+    std::uint64_t taken;
+    int buffers;
+  };
+
   const offload::Threads& threads_;
   Products products_;
   StageClock stages_;
+  std::mutex pieces_mutex_;
+  std::vector<WeightPiece> pieces_;  // the last has room, if any does
 };
 
 }  // namespace hayloft::gpu

@@ -49,7 +49,7 @@ HWY_INLINE void tile_products_int8(F32 d, const Bytes& bytes, const Packing& pac
     for (F32Vec& start : of_token) start = hn::Zero(d);
   each_chunk<V>(
       d, packing, tile, lane, 0, cols, [&](int column, const std::byte* chunk, const Factors(&factors)[V]) HWY_ATTR {
-        if (lane == 0) prefetch_ahead<Bytes::form.bits>(chunk);
+        if (lane == 0) prefetch_ahead<Bytes::form.bits>(chunk, packing.chunk_bytes());
         const std::size_t at = begin + static_cast<std::size_t>(column) / kColumns;
         const std::int32_t* xs[Q];
         for (int q = 0; q < Q; ++q) {

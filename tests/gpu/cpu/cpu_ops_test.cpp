@@ -361,8 +361,27 @@ TEST_F(CpuOps, AnImpossibleAllocationIsAnErrorThatSaysHowMuch) {
   try {
     backend->allocate(std::uint64_t{1} << 60, {});
     FAIL() << "2^60 bytes were allocated";
-  } catch (const Error& error) {
+  } catch (const NoMemory& error) {
     EXPECT_NE(std::string(error.what()).find("1152921504606846976"), std::string::npos);
+  }
+}
+
+TEST_F(CpuOps, SmallWeightsShareMemoryThatLastsAsLongAsOneOfThem) {
+  constexpr std::uint64_t sizes[] = {1000, 0, std::uint64_t{3} << 20, std::uint64_t{1} << 22, (1 << 20) + 1};
+  std::vector<gpu::Buffer> weights;
+  const auto fill = [&](std::size_t i) {
+    weights[i] = backend->allocate_weights(sizes[i % 5], {});
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(weights[i].as<char>()) % 64, 0u);
+    std::memset(weights[i].as<char>(), static_cast<int>(i), weights[i].bytes());
+  };
+  for (std::size_t i = 0; i < 20; ++i) fill((weights.emplace_back(), i));
+  EXPECT_EQ(weights[1].as<char>(), weights[0].as<char>() + 1024);
+  for (std::size_t i = 0; i < 20; i += 3) weights[i] = {};
+  for (std::size_t i = 0; i < 20; i += 6) fill(i);
+  for (std::size_t i = 0; i < 20; ++i) {
+    const char* const bytes = weights[i].as<char>();
+    EXPECT_TRUE(std::all_of(bytes, bytes + weights[i].bytes(), [&](char each) { return each == static_cast<char>(i); }))
+        << i;
   }
 }
 
