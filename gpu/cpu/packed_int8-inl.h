@@ -73,8 +73,16 @@ HWY_INLINE I8Vec with_sign(I8Vec a, I8Vec b) {
 }
 #endif
 
+// The number that a byte of a packing's codes has more than its weight.
+constexpr int zero_of(const Packing& packing) {
+  return packing.by_table ? 128 : packing.zero;
+}
+constexpr bool has_whole_bytes(const Packing& packing) {  // up to 255
+  return packing.bits == 8 || packing.by_table;
+}
+
 // Codes of kBits bits of Lanes(d) rows, four columns in the bytes of a lane: dword j holds the columns that
-// column_of(4 j + i) says. Their bytes are unsigned; a weight is its byte less offset().
+// column_of(4 j + i) says. Their bytes are unsigned; a weight is its byte less zero_of().
 template <int kBits, bool kTable>
 class Bytes {
  public:
@@ -83,10 +91,9 @@ class Bytes {
   static constexpr int kPerWord = 8 / kLow;            // dwords of a word
   static constexpr bool whole = kBits == 8 || kTable;  // bytes up to 255
 
-  explicit Bytes(const Packing& packing) : offset_(packing.by_table ? 128 : packing.zero) {
+  explicit Bytes(const Packing& packing) {
     for (std::size_t i = 0; i < sizeof table_; ++i) table_[i] = static_cast<std::uint8_t>(packing.table[i % 16] + 128);
   }
-  int offset() const { return offset_; }
 
   template <int kDword>
   HWY_INLINE U32Vec get(const std::byte* chunk, int lane, U32Vec& low, U32Vec& high) const {
@@ -138,7 +145,6 @@ class Bytes {
 #endif
   }
 
-  int offset_;
   HWY_ALIGN std::uint8_t table_[64];
 };
 
@@ -148,7 +154,23 @@ constexpr int column_of(int low_bits, int at) {
   return word * 4 * parts + at % 4 * parts + part;
 }
 
-// Adds up the products of Q tokens' inputs with the codes of a group, dword by dword.
+constexpr int kDwords = kColumns / 4;  // of a token's codes of a chunk
+
+// body(integral_constant<int, run>, first token) for the runs of tokens that are multiplied together, kMost at most.
+// Inputs lie in the order of these runs (Int8Inputs).
+template <int kMost, class Body>
+HWY_INLINE void for_each_int8_run(int begin, int end, const Body& body) {
+  int t = begin;
+  for (; t + kMost <= end; t += kMost) body(std::integral_constant<int, kMost>(), t);
+  if constexpr (kMost == 8) {
+    if (t + 4 <= end) body(std::integral_constant<int, 4>(), t), t += 4;
+  }
+  if (t + 2 <= end) body(std::integral_constant<int, 2>(), t), t += 2;
+  if (t < end) body(std::integral_constant<int, 1>(), t);
+}
+
+// Adds up the products of Q tokens' inputs with the codes of a group, dword by dword. inputs: those of a chunk,
+// [Q][kDwords].
 template <int Q, class Bytes>
 class Products {
  public:
@@ -156,19 +178,16 @@ class Products {
   // A pair of products is 2 * 127 * 31 at most of five bits, and so on: so many of them fit 16 bits, of sixteen columns
   // with one scale.
   static constexpr int kTogether = Bytes::whole ? 1 : Bytes::form.bits == 6 ? 2 : 4;
-  // Whole bytes are multiplied as signed ones, 128 less.
-  HWY_INLINE void begin(int q, std::int32_t sum, int offset) {
-    sum_[q] = hn::Set(I32(), ((Bytes::whole ? 128 : 0) - offset) * sum);
-  }
+  HWY_INLINE void begin(int q, std::int32_t start) { sum_[q] = hn::Set(I32(), start); }
   template <int kDword>
-  HWY_INLINE void add(U32Vec codes, const std::int32_t* const (&inputs)[Q]) {
+  HWY_INLINE void add(U32Vec codes, const std::int32_t* inputs) {
     [[maybe_unused]] I8Vec weights = hn::Zero(I8());
-    if constexpr (Bytes::whole) {
+    if constexpr (Bytes::whole) {  // as signed bytes, 128 less
       weights = hn::BitCast(I8(), hn::Xor(codes, hn::Set(U32(), 0x80808080u)));
       codes = hn::BitCast(U32(), hn::Abs(weights));
     }
     for (int q = 0; q < Q; ++q) {
-      auto x = hn::BitCast(I8(), hn::Set(I32(), inputs[q][kDword]));
+      auto x = hn::BitCast(I8(), hn::Set(I32(), inputs[q * kDwords + kDword]));
       if constexpr (Bytes::whole) x = with_sign(weights, x);
       const auto pairs = multiply_pairs(codes, x);
       part_[q] = kDword % kTogether == 0 ? pairs : hn::Add(part_[q], pairs);
@@ -176,14 +195,14 @@ class Products {
     }
   }
 #else
-  HWY_INLINE void begin(int q, std::int32_t sum, int offset) {
-    sum_[q] = hn::Set(I32(), -offset * sum);
+  HWY_INLINE void begin(int q, std::int32_t start) {
+    sum_[q] = hn::Set(I32(), start);
   }
   template <int kDword>
-  HWY_INLINE void add(U32Vec codes, const std::int32_t* const (&inputs)[Q]) {
+  HWY_INLINE void add(U32Vec codes, const std::int32_t* inputs) {
     for (int q = 0; q < Q; ++q) {
       for (int i = 0; i < 4; ++i) {
-        const auto byte = static_cast<std::int8_t>(static_cast<std::uint32_t>(inputs[q][kDword]) >> 8 * i);
+        const auto byte = static_cast<std::int8_t>(static_cast<std::uint32_t>(inputs[q * kDwords + kDword]) >> 8 * i);
         const auto code = hn::And(i == 0 ? codes : hn::ShiftRightSame(codes, 8 * i), hn::Set(U32(), 0xffu));
         sum_[q] = hn::Add(sum_[q], hn::Mul(hn::BitCast(I32(), code), hn::Set(I32(), byte)));
       }
@@ -208,11 +227,12 @@ class Products {
 template <int Q, class Bytes>
 class VnniProducts {
  public:
-  HWY_INLINE void begin(int q, std::int32_t sum, int offset) { sum_[q] = hn::Set(I32(), -offset * sum); }
+  HWY_INLINE void begin(int q, std::int32_t start) { sum_[q] = hn::Set(I32(), start); }
   template <int kDword>
-  HWY_INLINE void add(U32Vec codes, const std::int32_t* const (&inputs)[Q]) {
+  HWY_INLINE void add(U32Vec codes, const std::int32_t* inputs) {
     for (int q = 0; q < Q; ++q) {
-      asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum_[q].raw) : "v"(codes.raw), "m"(inputs[q][kDword]));
+      const auto x = hn::Set(I32(), inputs[q * kDwords + kDword]);
+      asm("vpdpbusd %2, %1, %0" : "+v"(sum_[q].raw) : "v"(codes.raw), "v"(x.raw));
     }
   }
   HWY_INLINE F32Vec sum(F32 d, int q) const { return hn::ConvertTo(d, sum_[q]); }

@@ -38,23 +38,21 @@ namespace hayloft::gpu::HWY_NAMESPACE {
 
 // V vectors of one tile's rows, from row `lane` on, against Q tokens from token `first` on: out [q][row].
 template <int Q, int V, template <int, class> class Products, class Bytes>
-HWY_INLINE void tile_products_int8(F32 d, const Bytes& bytes, const Packing& packing, const std::byte* tile, int lane,
+HWY_NOINLINE void tile_products_int8(F32 d, const Bytes& bytes, const Packing& packing, const std::byte* tile, int lane,
                                    const Int8Inputs& inputs, int first, int cols, float* out) {
   constexpr int kGroups = Bytes::form.groups();
   const int lanes = static_cast<int>(hn::Lanes(d));
-  const std::size_t chunks = static_cast<std::size_t>(cols) / kColumns;
-  const std::size_t begin = static_cast<std::size_t>(first) * chunks;
+  const std::size_t begin = static_cast<std::size_t>(first) * (static_cast<std::size_t>(cols) / kColumns);
+  const auto* codes_of_inputs = reinterpret_cast<const std::int32_t*>(inputs.codes.data()) + begin * kDwords;
+  const float* factors_of_inputs = inputs.scales.data() + 2 * begin;
+  const std::int32_t* starts = inputs.starts.data() + 2 * begin;
+  const float* sums = inputs.sums.data() + kGroups * begin;
   F32Vec total[Q][V];
   for (auto& of_token : total)
     for (F32Vec& start : of_token) start = hn::Zero(d);
   each_chunk<V>(
-      d, packing, tile, lane, 0, cols, [&](int column, const std::byte* chunk, const Factors(&factors)[V]) HWY_ATTR {
+      d, packing, tile, lane, 0, cols, [&](int, const std::byte* chunk, const Factors(&factors)[V]) HWY_ATTR {
         if (lane == 0) prefetch_ahead<Bytes::form.bits>(chunk, packing.chunk_bytes());
-        const std::size_t at = begin + static_cast<std::size_t>(column) / kColumns;
-        const std::int32_t* xs[Q];
-        for (int q = 0; q < Q; ++q) {
-          xs[q] = reinterpret_cast<const std::int32_t*>(inputs.codes.data() + (at + q * chunks) * kColumns);
-        }
         const std::byte* const scales = chunk + Bytes::form.code_bytes();
         const std::byte* const minima = scales + packing.scale_bytes();
         U32Vec low[V], high[V];
@@ -63,18 +61,17 @@ HWY_INLINE void tile_products_int8(F32 d, const Bytes& bytes, const Packing& pac
         each_group<2>([&](auto half) HWY_ATTR {
           Products<Q, Bytes> products[V];
           for (int q = 0; q < Q; ++q) {
-            for (int v = 0; v < V; ++v)
-              products[v].begin(q, inputs.sums[2 * (at + q * chunks) + half()], bytes.offset());
+            for (int v = 0; v < V; ++v) products[v].begin(q, starts[2 * q + half()]);
           }
           each_column<half() * 4, half() * 4 + 4>([&](auto dword) HWY_ATTR {
             for (int v = 0; v < V; ++v) {
               const auto codes = bytes.template get<dword()>(chunk, lane + v * lanes, low[v], high[v]);
-              products[v].template add<dword()>(codes, xs);
+              products[v].template add<dword()>(codes, codes_of_inputs);
             }
           });
           constexpr bool kBegins = half() == 0 || kGroups == 2, kEnds = half() == 1 || kGroups == 2;
           for (int q = 0; q < Q; ++q) {
-            const auto factor = hn::Set(d, inputs.scales[2 * (at + q * chunks) + half()]);
+            const auto factor = hn::Set(d, factors_of_inputs[2 * q + half()]);
             for (int v = 0; v < V; ++v) {
               const auto sum = products[v].sum(d, q);
               part[q][v] = kBegins ? hn::Mul(sum, factor) : hn::MulAdd(sum, factor, part[q][v]);
@@ -87,19 +84,19 @@ HWY_INLINE void tile_products_int8(F32 d, const Bytes& bytes, const Packing& pac
               for (int q = 0; q < Q; ++q) total[q][v] = hn::MulAdd(scale, part[q][v], total[q][v]);
             }
             if (packing.minimum) {
-              for (int q = 0; q < Q; ++q) {
-                const std::size_t of = 2 * (at + q * chunks);
-                float sum = 0;
-                for (int h = kFirst; h <= half(); ++h)
-                  sum += inputs.scales[of + h] * static_cast<float>(inputs.sums[of + h]);
-                for (int v = 0; v < V; ++v) {
-                  const auto minimum = load_scales(d, packing, minima, kFirst, lane + v * lanes, factors[v].minimum);
-                  total[q][v] = hn::MulAdd(minimum, hn::Set(d, sum), total[q][v]);
+              for (int v = 0; v < V; ++v) {
+                const auto minimum = load_scales(d, packing, minima, kFirst, lane + v * lanes, factors[v].minimum);
+                for (int q = 0; q < Q; ++q) {
+                  total[q][v] = hn::MulAdd(minimum, hn::Set(d, sums[kGroups * q + kFirst]), total[q][v]);
                 }
               }
             }
           }
         });
+        codes_of_inputs += Q * kDwords;
+        factors_of_inputs += 2 * Q;
+        starts += 2 * Q;
+        sums += kGroups * Q;
       });
   for (int q = 0; q < Q; ++q)
     for (int v = 0; v < V; ++v) hn::StoreU(total[q][v], d, out + q * kRows + lane + v * lanes);
@@ -129,13 +126,7 @@ void multiply_int8(const Int8Inputs& inputs, int tokens, const Matrix& w, int be
           static_cast<const std::byte*>(w.data) + static_cast<std::size_t>(tile) * w.packing.tile_bytes(w.cols);
       const int rows = std::min(kRows, w.rows - tile * kRows);
       float* const to = y + static_cast<std::ptrdiff_t>(tile) * kRows;
-      int t = block;
-      for (; t + kMost <= last; t += kMost) run(std::integral_constant<int, kMost>(), from, rows, t, to);
-      if constexpr (kMost == 8) {
-        if (t + 4 <= last) run(std::integral_constant<int, 4>(), from, rows, t, to), t += 4;
-      }
-      if (t + 2 <= last) run(std::integral_constant<int, 2>(), from, rows, t, to), t += 2;
-      if (t < last) run(std::integral_constant<int, 1>(), from, rows, t, to);
+      for_each_int8_run<kMost>(block, last, [&](auto count, int t) HWY_ATTR { run(count, from, rows, t, to); });
     }
   }
 }
@@ -192,15 +183,46 @@ HWY_INLINE float round_half_chunk(const float* x, std::int32_t* whole, std::int3
   return !finite ? none : rounds ? largest / 127 : 0;
 }
 
-void round_inputs_simd(const float* x, std::size_t chunks, int low_bits, std::int8_t* codes, float* scales,
-                       std::int32_t* sums) {
-  std::uint8_t columns[kColumns];
-  for (int i = 0; i < kColumns; ++i) columns[i] = static_cast<std::uint8_t>(column_of(low_bits, i));
-  for (std::size_t c = 0; c < chunks; ++c, x += kColumns, codes += kColumns) {
+// Rounds a token's inputs as those of its run: chunk by chunk, `run` tokens apart.
+void round_token(const float* x, std::size_t chunks, const Packing& packing, int zero, const std::uint8_t* columns,
+                 int run, std::size_t cell, Int8Inputs& to) {
+  const auto groups = static_cast<std::size_t>(packing.groups());
+  for (std::size_t c = 0; c < chunks; ++c, x += kColumns, cell += static_cast<std::size_t>(run)) {
     HWY_ALIGN std::int32_t whole[kColumns];
-    for (int half = 0; half < 2; ++half) *scales++ = round_half_chunk(x + 16 * half, whole + 16 * half, sums++);
+    float sum[2];
+    for (int half = 0; half < 2; ++half) {
+      std::int32_t total = 0;
+      const float scale = round_half_chunk(x + 16 * half, whole + 16 * half, &total);
+      to.scales[2 * cell + half] = scale;
+      to.starts[2 * cell + half] = -zero * total;
+      sum[half] = scale * static_cast<float>(total);
+    }
+    to.sums[groups * cell] = groups == 2 ? sum[0] : sum[0] + sum[1];
+    if (groups == 2) to.sums[groups * cell + 1] = sum[1];
+    std::int8_t* const codes = to.codes.data() + cell * kColumns;
     for (int i = 0; i < kColumns; ++i) codes[i] = static_cast<std::int8_t>(whole[columns[i]]);
   }
+}
+
+void round_inputs_simd(const float* x, int tokens, int cols, const Packing& packing, Int8Inputs& to) {
+#if HAYLOFT_VNNI
+  const bool vnni = may_use_vnni();
+#else
+  const bool vnni = false;
+#endif
+  const bool signed_bytes = HAYLOFT_PAIRS && !vnni && has_whole_bytes(packing);
+  const int zero = zero_of(packing) - (signed_bytes ? 128 : 0);
+  std::uint8_t columns[kColumns];
+  for (int i = 0; i < kColumns; ++i) columns[i] = static_cast<std::uint8_t>(column_of(packing.low_bits(), i));
+  const std::size_t chunks = static_cast<std::size_t>(cols) / kColumns;
+  const auto round_run = [&](auto run, int first) {
+    for (int q = 0; q < run(); ++q) {
+      const auto of_run = static_cast<std::size_t>(first) * chunks + static_cast<std::size_t>(q);
+      round_token(x + static_cast<std::ptrdiff_t>(first + q) * cols, chunks, packing, zero, columns, run(), of_run, to);
+    }
+  };
+  if (vnni) return for_each_int8_run<8>(0, tokens, round_run);
+  for_each_int8_run<4>(0, tokens, round_run);
 }
 
 }  // namespace hayloft::gpu::HWY_NAMESPACE
@@ -217,9 +239,9 @@ void round_inputs(const float* x, int tokens, int cols, const Packing& packing, 
                     chunks = n / packed_chunk_columns;
   inputs.codes.resize(n);
   inputs.scales.resize(2 * chunks);
-  inputs.sums.resize(2 * chunks);
-  HWY_DYNAMIC_DISPATCH(round_inputs_simd)
-  (x, chunks, packing.low_bits(), inputs.codes.data(), inputs.scales.data(), inputs.sums.data());
+  inputs.starts.resize(2 * chunks);
+  inputs.sums.resize(static_cast<std::size_t>(packing.groups()) * chunks);
+  HWY_DYNAMIC_DISPATCH(round_inputs_simd)(x, tokens, cols, packing, inputs);
 }
 
 void choose_int8_instructions() {

@@ -10,14 +10,16 @@ namespace hayloft::gpu {
 
 // Inputs x [tokens][cols], 16 columns at a time, as scale * code, |code| <= 127, the scale a 127th of the largest
 // magnitude. Inputs that are all below 1e-36 are zeros; where one is NaN or infinite, the scale is NaN, and so are the
-// products.
+// products. Tokens that are multiplied together, 8 at most, lie side by side: [runs of tokens][cols / 32][tokens of the
+// run], and of each so much:
 struct Int8Inputs {
-  std::vector<std::int8_t> codes;  // [tokens][cols], in the order in which the weights' codes are unpacked
-  std::vector<float> scales;       // [tokens][cols / 16]
-  std::vector<std::int32_t> sums;  // [tokens][cols / 16] of the codes
+  std::vector<std::int8_t> codes;    // [32], in the order in which the weights' codes are unpacked
+  std::vector<float> scales;         // [2]
+  std::vector<std::int32_t> starts;  // [2]: what the zero of the weights' codes takes off their products
+  std::vector<float> sums;           // [32 / group] of the rounded inputs, for minima
 };
 
-// Rounds x for products with weights of that packing.
+// Rounds x for products with weights of that packing, by the instructions that multiply at the time.
 void round_inputs(const float* x, int tokens, int cols, const Packing& packing, Int8Inputs& inputs);
 
 // y [tokens][w.rows] = x W^T for the tiles [begin, end) of rows. Products of codes are whole numbers, summed without
