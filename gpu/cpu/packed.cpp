@@ -159,6 +159,13 @@ HWY_INLINE void tile_products(F32 d, const Codes& codes, const Packing& packing,
     for (int v = 0; v < V; ++v) hn::StoreU(total[q][v], d, out + q * kRows + lane + v * lanes);
 }
 
+// tile_products() of one token, in registers that nothing around it claims.
+template <int V, class Codes>
+HWY_NOINLINE void tile_products_of_one(F32 d, const Codes& codes, const Packing& packing, const std::byte* tile,
+                                       int lane, const float* x, int cols, const float* sums, float* out) {
+  tile_products<1, V>(d, codes, packing, tile, lane, x, cols, sums, out);
+}
+
 // As `packing`, with what the type of the codes says of it known when this is compiled.
 template <class Codes>
 HWY_INLINE Packing layout_of(const Packing& packing) {
@@ -279,10 +286,14 @@ void multiply(const float* x, const float* sums, int tokens, const Matrix& w, in
     }
     for_each_run(tokens, [&](auto run, int q) HWY_ATTR {
       constexpr int kVectors = run() == 1 && Codes::form.bits == 4 ? kVectorsAtOnce : 1;  // that registers hold
+      const float* const of_token = x + static_cast<std::size_t>(q) * w.cols;
+      const float* const its_sums = sums + (w.packing.minimum ? static_cast<std::size_t>(q) * groups : 0);
       for (int lane = 0; lane < kRows; lane += kVectors * static_cast<int>(hn::Lanes(d))) {
-        tile_products<run(), kVectors>(d, codes, w.packing, from, lane, x + static_cast<std::size_t>(q) * w.cols,
-                                       w.cols, sums + (w.packing.minimum ? static_cast<std::size_t>(q) * groups : 0),
-                                       out);
+        if constexpr (run() == 1) {
+          tile_products_of_one<kVectors>(d, codes, w.packing, from, lane, of_token, w.cols, its_sums, out);
+        } else {
+          tile_products<run(), kVectors>(d, codes, w.packing, from, lane, of_token, w.cols, its_sums, out);
+        }
       }
       for (int i = 0; i < run(); ++i) {
         std::memcpy(y + static_cast<std::size_t>(q + i) * w.rows + tile * kRows, out + i * kRows,
