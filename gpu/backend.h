@@ -297,6 +297,8 @@ class Backend {
   // alone, where matrices have up to `widest` inputs: matmul() of them, and attend_together() of as many steps, which
   // then reads once what they share. 1 where that saves nothing.
   virtual int tokens_verified_at_once(int /*widest*/) const { return 1; }
+  // Returns the most components of a head that attention takes.
+  virtual int most_head_dim() const { return offload::most_head_dim; }
   // Returns whether embed and matmul take packed matrices.
   virtual bool multiplies_packed() const { return false; }
   // Returns how matmul() multiplies packed matrices.
@@ -323,6 +325,8 @@ class Backend {
   virtual void gelu_mul(float* gate, const float* up, std::int64_t n, Stream stream) = 0;
   // gate = (u + 1) g sigmoid(clamped_slope g) of g = min(gate, limit), u = up held to [-limit, limit] (gpt-oss).
   virtual void clamped_mul(float* gate, const float* up, std::int64_t n, float limit, Stream stream) = 0;
+  // x = cap tanh(x / cap); what is not finite stays as it is.
+  virtual void soft_cap(float* x, std::int64_t n, float cap, Stream stream) = 0;
   // *flag = min(*flag, tag) if any of x [n] is NaN or infinite.
   virtual void flag_nonfinite(const float* x, std::int64_t n, std::int32_t tag, std::int32_t* flag, Stream stream) = 0;
   // In place on x [T][heads][d]; token t is at absolute position `position + t`.

@@ -197,6 +197,53 @@ CASES = {
         "_dtype": torch.float16,
         "_older_rope": True,
     },
+    # heads of 512 components in the global layers, whose keys are their values, and of 16 in those that slide; 64 of 256
+    # pairs turn
+    "gemma4": {
+        "model_type": "gemma4_text",
+        "hidden_size": 32,
+        "head_dim": 16,
+        "global_head_dim": 512,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "num_global_key_value_heads": 1,
+        "attention_k_eq_v": True,
+        "num_hidden_layers": 4,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+        "sliding_window": 20,
+        "hidden_size_per_layer_input": 0,
+        "final_logit_softcapping": 4.0,
+        "tie_word_embeddings": True,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "proportional", "rope_theta": 100000.0, "partial_rotary_factor": 0.25},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0},
+        },
+        "_dtype": torch.bfloat16,
+    },
+    # an MLP beside the experts; keys and values of their own everywhere, in global layers of more heads; 5 of 20 pairs
+    "gemma4-moe": {
+        "model_type": "gemma4_text",
+        "head_dim": 24,
+        "global_head_dim": 40,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 3,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+        "sliding_window": 16,
+        "hidden_size_per_layer_input": 0,
+        "enable_moe_block": True,
+        "num_experts": 6,
+        "top_k_experts": 2,
+        "moe_intermediate_size": 24,
+        "intermediate_size": 56,
+        "final_logit_softcapping": 30.0,
+        "tie_word_embeddings": True,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "proportional", "rope_theta": 1000000.0, "partial_rotary_factor": 0.25},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+        "_dtype": torch.float16,
+    },
     # more positions than training had: the long list; 12 of 24 components are rotated, windows
     "phi3": {
         "model_type": "phi3",
@@ -507,8 +554,15 @@ def randomise(model, generator):
                 parameter.copy_(noise * 1.5 / parameter.shape[2] ** 0.5)
             elif "embed_tokens" in name or "lm_head" in name:
                 parameter.copy_(0.5 * noise)
+            elif name.endswith("router.scale"):  # which is divided by the root of its size
+                parameter.copy_(parameter.shape[-1] ** 0.5 * (1.0 + 0.3 * noise))
+            elif name.endswith("per_expert_scale"):
+                parameter.copy_(1.0 + 0.3 * noise)
             else:
                 parameter.copy_(noise * 1.5 / parameter.shape[-1] ** 0.5)
+        for name, buffer in model.named_buffers():
+            if name.endswith("layer_scalar"):
+                buffer.copy_(1.0 + 0.3 * torch.randn(buffer.shape, generator=generator))
 
 
 def has_experts(config):

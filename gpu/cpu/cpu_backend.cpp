@@ -159,6 +159,11 @@ void CpuBackend::gelu_mul(float* gate, const float* up, std::int64_t n, Stream) 
   });
 }
 
+void CpuBackend::soft_cap(float* x, std::int64_t n, float cap, Stream) {
+  threads_.parallel_for(n, kElementGrain,
+                        [&](std::int64_t begin, std::int64_t end) { soft_cap_to(x + begin, cap, end - begin); });
+}
+
 void CpuBackend::clamped_mul(float* gate, const float* up, std::int64_t n, float limit, Stream) {
   threads_.parallel_for(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
     clamped_mul_to(gate + begin, up + begin, limit, end - begin);

@@ -53,6 +53,7 @@ class CpuBackend : public Backend {
   void silu_mul(float* gate, const float* up, std::int64_t n, Stream) override;
   void sigmoid_mul(float* x, const float* gate, std::int64_t n, Stream) override;
   void gelu_mul(float* gate, const float* up, std::int64_t n, Stream) override;
+  void soft_cap(float* x, std::int64_t n, float cap, Stream) override;
   void clamped_mul(float* gate, const float* up, std::int64_t n, float limit, Stream) override;
   void flag_nonfinite(const float* x, std::int64_t n, std::int32_t tag, std::int32_t* flag, Stream) override;
   // Angles, sines and cosines are computed in double, once per token for all heads, so a position of a million is as

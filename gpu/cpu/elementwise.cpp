@@ -120,6 +120,18 @@ void clamped_mul_to_simd(float* gate, const float* up, float limit, std::int64_t
   });
 }
 
+// tanh(|u|) is (1 - e) / (1 + e) with e = exp(-2 |u|).
+void soft_cap_to_simd(float* x, float cap, std::int64_t n) {
+  const F32 d;
+  const auto limit = hn::Set(d, cap), per = hn::Set(d, -2 / cap), one = hn::Set(d, 1.0f);
+  for_each_vector(d, n, [&](std::int64_t i, std::size_t part) HWY_ATTR {
+    const auto v = load_up_to(d, x + i, part);
+    const auto e = index::HWY_NAMESPACE::exp_accurate(d, hn::Mul(per, hn::Abs(v)));
+    const auto capped = hn::Mul(limit, hn::Div(hn::Sub(one, e), hn::Add(one, e)));
+    store_part(d, hn::IfThenElse(hn::IsFinite(v), hn::CopySign(capped, v), v), part, x + i);
+  });
+}
+
 void scale_by_simd(float* x, float factor, std::int64_t n) {
   const F32 d;
   const auto by = hn::Set(d, factor);
@@ -165,6 +177,7 @@ HWY_EXPORT(silu_mul_to_simd);
 HWY_EXPORT(sigmoid_mul_to_simd);
 HWY_EXPORT(gelu_mul_to_simd);
 HWY_EXPORT(clamped_mul_to_simd);
+HWY_EXPORT(soft_cap_to_simd);
 HWY_EXPORT(scale_by_simd);
 HWY_EXPORT(any_nonfinite_simd);
 HWY_EXPORT(rotate_head_simd);
@@ -189,6 +202,9 @@ void sigmoid_mul_to(float* x, const float* gate, std::int64_t n) {
 }
 void gelu_mul_to(float* gate, const float* up, std::int64_t n) {
   HWY_DYNAMIC_DISPATCH(gelu_mul_to_simd)(gate, up, n);
+}
+void soft_cap_to(float* x, float cap, std::int64_t n) {
+  HWY_DYNAMIC_DISPATCH(soft_cap_to_simd)(x, cap, n);
 }
 void clamped_mul_to(float* gate, const float* up, float limit, std::int64_t n) {
   HWY_DYNAMIC_DISPATCH(clamped_mul_to_simd)(gate, up, limit, n);

@@ -21,6 +21,7 @@ void silu_mul_to(float* gate, const float* up, std::int64_t n);    // gate = gat
 void sigmoid_mul_to(float* x, const float* gate, std::int64_t n);  // x = x / (1 + exp(-gate))
 void gelu_mul_to(float* gate, const float* up, std::int64_t n);    // gate = gelu(gate) * up, by Backend::gelu_mul
 void scale_by(float* x, float factor, std::int64_t n);             // x *= factor
+void soft_cap_to(float* x, float cap, std::int64_t n);             // by Backend::soft_cap
 void clamped_mul_to(float* gate, const float* up, float limit, std::int64_t n);  // by Backend::clamped_mul
 bool any_nonfinite(const float* x, std::int64_t n);
 

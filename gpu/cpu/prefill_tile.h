@@ -4,19 +4,20 @@
 #include <cstdint>
 
 #include "offload/half.h"
+#include "offload/store/layout.h"
 
 // Prefill's inner loops: many rows of queries against a tile of keys and values, which are widened once and laid out in
 // panels of as many columns as the registers hold. SIMD kernels, single-threaded, called from the parallel operations.
 namespace hayloft::gpu {
 
-inline constexpr int kMostDim = 256;       // head dimension
+inline constexpr int kMostDim = offload::most_head_dim;
 inline constexpr int kTileKeys = 256;      // room of a tile
 inline constexpr int kPackedKeys = 32;     // keys are packed so many at a time, a multiple of a panel's width
 inline constexpr int kPaddedQueries = 24;  // rows of queries are padded to a multiple of this
 
 // Returns how many keys of this dimension fit in a second-level cache beside what reads them.
 inline int tile_keys(int head_dim) {
-  return head_dim <= 128 ? kTileKeys : kTileKeys / 2;
+  return head_dim <= 128 ? kTileKeys : head_dim <= 256 ? kTileKeys / 2 : kTileKeys / 4;
 }
 
 inline int padded_queries(int rows) {

@@ -36,6 +36,7 @@ class CudaBackend final : public Backend {
   std::shared_ptr<offload::ChunkListener> pinning() override { return pins_; }
   DeviceMemory memory() const override;
   std::uint64_t scratch_bytes(const ScratchShape& shape) const override;
+  int most_head_dim() const override { return 256; }  // kMaxHeadDim of gpu/cuda/kernels/merge.cuh
   bool keeps_reads() const override { return columns_.most_bytes() + rows_.most_bytes() > 0; }
   HotReads hot_reads(const CacheView& cache, Stream queue) override;
   void warm(const CacheView& cache, const HotReads& hot, Stream queue) override;
@@ -72,6 +73,7 @@ class CudaBackend final : public Backend {
   void silu_mul(float* gate, const float* up, std::int64_t n, Stream queue) override;
   void sigmoid_mul(float* x, const float* gate, std::int64_t n, Stream queue) override;
   void gelu_mul(float* gate, const float* up, std::int64_t n, Stream queue) override;
+  void soft_cap(float* x, std::int64_t n, float cap, Stream queue) override;
   void clamped_mul(float* gate, const float* up, std::int64_t n, float limit, Stream queue) override;
   void flag_nonfinite(const float* x, std::int64_t n, std::int32_t tag, std::int32_t* flag, Stream queue) override;
   void rope(float* x, int T, int heads, int d, std::int64_t position, const Rope& rope, Stream queue) override;

@@ -6,7 +6,7 @@
 
 namespace hayloft::index {
 
-inline constexpr int most_row_elements = 512;  // 2 d
+inline constexpr int most_row_elements = 2 * offload::most_head_dim;
 
 // The keys of one KV head in the store, at random access. A view: valid as long as the LayerView's.
 class KeyRows {

@@ -7,7 +7,7 @@
 namespace hayloft::index {
 namespace {
 
-constexpr int most_components = 256;
+constexpr int most_components = offload::most_head_dim;
 constexpr std::int64_t piece_pages = 32;  // of one head, at a time
 
 // f16 in an order of integers, which vectors compare; its own inverse.

@@ -22,7 +22,8 @@ HWY_BEFORE_NAMESPACE();
 namespace hayloft::index {
 namespace HWY_NAMESPACE {
 
-constexpr int most_planes = 256 * offload::plane_count;
+constexpr int most_components = offload::most_head_dim;
+constexpr int most_planes = most_components * offload::plane_count;
 constexpr int heads_together = 4;  // whose sums stay in registers
 constexpr int range_tokens = offload::tokens_per_scale(offload::ColumnFormat::planes, 1 << 20);
 
@@ -50,7 +51,7 @@ HWY_INLINE VI twice(DI d, VI weight) {
 // Holds the weights of a head block in every quantisation group: [rank][heads_together], zero for heads that are not
 // there.
 struct HeadWeights {
-  HWY_ALIGN float w[256 * heads_together];
+  HWY_ALIGN float w[most_components * heads_together];
 };
 
 inline void gather_weights(const HeadQuery& query, const float* weights, int heads, HeadWeights& out) {
@@ -74,7 +75,7 @@ inline void weigh_terms(const HeadQuery& query, const HeadWeights& heads, const 
       terms[at] = plane_term(heads.w[at], range, query.planes[j], bound[h], base[h]);
     }
   }
-  for (int h = 0; h < heads_together; ++h) out.scales[h] = plane_scale(bound[h], base[h]);
+  for (int h = 0; h < heads_together; ++h) out.scales[h] = plane_scale(bound[h], base[h], query.rank);
 }
 #else
 HWY_INLINE float f16_at(const std::byte* from) {
@@ -101,12 +102,12 @@ inline void weigh_terms(const HeadQuery& query, const HeadWeights& heads, const 
   HWY_ALIGN float bounds[heads_together], bases[heads_together];
   hn::Store(bound, d, bounds);
   hn::Store(base, d, bases);
-  for (int h = 0; h < heads_together; ++h) out.scales[h] = plane_scale(bounds[h], bases[h]);
+  for (int h = 0; h < heads_together; ++h) out.scales[h] = plane_scale(bounds[h], bases[h], query.rank);
 }
 #endif
 
 void weigh_planes(const HeadQuery& query, const HeadWeights& heads, const std::byte* ranges, GroupWeights& out) {
-  HWY_ALIGN float terms[256 * heads_together];
+  HWY_ALIGN float terms[most_components * heads_together];
   weigh_terms(query, heads, ranges, terms, out);
   // Four lanes, or one at a time.
   const hn::CappedTag<float, heads_together> d;

@@ -12,7 +12,7 @@ namespace hayloft::offload {
 namespace {
 
 constexpr std::array<char, 8> magic = {'H', 'A', 'Y', 'L', 'O', 'F', 'T', '\0'};
-constexpr std::uint32_t newest_version = 6;
+constexpr std::uint32_t newest_version = 7;
 constexpr std::int64_t most_tokens = std::int64_t{1} << 40;
 constexpr std::uint64_t most_metadata_bytes = std::uint64_t{1} << 30;  // a thousand times what a million tokens need
 constexpr std::uint64_t checksum_place = snapshot_slot_bytes - sizeof(std::uint64_t);

@@ -40,8 +40,9 @@ struct ByteRange {
 // The content of one slot. The description's note is in the metadata.
 struct SnapshotHeader {
   SnapshotDescription description;
-  std::uint32_t version = 1;  // 2: attachments; 3: integer rows; 4: states, points; 5: shards; 6: shards
-                              // with points. Older programs refuse them
+  // 2: attachments; 3: integer rows; 4: states, points; 5: shards; 6: shards with points; 7: tails of other heads than
+  // the store's. Older programs refuse them.
+  std::uint32_t version = 1;
   bool complete = false;
   std::uint64_t sequence = 0;    // of the checkpoint, from 1; it lies in slot sequence % 2
   std::uint64_t file_bytes = 0;  // what lies behind is not part of the context
@@ -73,13 +74,16 @@ struct SavedTokens {  // i32 [count]
   std::uint64_t checksum = 0;
 };
 
-struct SavedTail {  // f16 [Hkv][tokens][2 d], or f32 [state_floats]
+// f16 [Hkv][tokens][2 d], or f32 [state_floats].
+struct SavedTail {
   int store_layer = -1;
   std::int64_t position = 0;
   std::int64_t tokens = 0;
   std::uint64_t offset = 0;
   std::uint64_t checksum = 0;
   std::uint64_t state_floats = 0;
+  // The numbers of a token, 2 Hkv d, in a layer that has no store and heads of another shape; 0: those of the store.
+  std::uint64_t row_elements = 0;
 };
 
 struct SavedAttachment {
@@ -134,8 +138,10 @@ std::size_t whole_sums(const SnapshotDescription& description);
 // Returns whether a store that holds so many tokens of a layer ends where a tail begins. Shards end with whole blocks.
 bool ends_before(const SnapshotDescription& description, std::int64_t stored, std::int64_t tail_position);
 
+// Returns SavedTail::row_elements of such a tail.
+std::uint64_t other_row_elements(const BlockLayout& layout, const TailImage& tail);
 // Returns the bytes of one tail's rows, which cannot overflow for counts that decode_metadata() lets pass.
-std::uint64_t tail_bytes(const BlockLayout& layout, std::int64_t tokens);
+std::uint64_t tail_bytes(const BlockLayout& layout, std::int64_t tokens, std::uint64_t row_elements = 0);
 // Returns the bytes of its rows or its state.
 std::uint64_t saved_bytes(const BlockLayout& layout, const SavedTail& tail);
 

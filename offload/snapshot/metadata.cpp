@@ -9,6 +9,7 @@ namespace hayloft::offload {
 namespace {
 
 constexpr std::uint64_t most_state_floats = std::uint64_t{1} << 32;
+constexpr std::uint64_t most_row_elements = std::uint64_t{1} << 22;
 
 std::size_t padding(std::size_t bytes) {
   return (8 - bytes % 8) % 8;
@@ -71,6 +72,10 @@ int read_tails(ByteReader& in, const SnapshotHeader& header, const BlockLayout& 
     tail.offset = in.number<std::uint64_t>();
     tail.checksum = in.number<std::uint64_t>();
     if (header.version >= 4) tail.state_floats = in.number<std::uint64_t>();
+    if (header.version >= 7) tail.row_elements = in.number<std::uint64_t>();
+    if (tail.row_elements > most_row_elements || (tail.row_elements > 0 && tail.store_layer != -1)) {
+      fail("rows of {} numbers in the tail of layer {} of the store", tail.row_elements, tail.store_layer);
+    }
     if (tail.state_floats > most_state_floats ||
         (tail.state_floats > 0 && (tail.store_layer != -1 || tail.tokens != 0))) {
       fail("a state of {} numbers beside {} tokens of layer {} of the store", tail.state_floats, tail.tokens,
@@ -172,6 +177,7 @@ void put(ByteWriter& out, const std::vector<SavedTail>& tails, std::uint32_t ver
     out.number(tail.offset);
     out.number(tail.checksum);
     if (version >= 4) out.number(tail.state_floats);
+    if (version >= 7) out.number(tail.row_elements);
   }
 }
 
@@ -211,13 +217,19 @@ void read_attachments(ByteReader& in, const SnapshotHeader& header, SnapshotMeta
 
 }  // namespace
 
-std::uint64_t tail_bytes(const BlockLayout& layout, std::int64_t tokens) {
-  return static_cast<std::uint64_t>(layout.kv_heads) * static_cast<std::uint64_t>(tokens) *
-         (2 * static_cast<std::uint64_t>(layout.head_dim) * sizeof(f16));
+std::uint64_t other_row_elements(const BlockLayout& layout, const TailImage& tail) {
+  if (tail.store_layer != -1 || tail.tokens <= 0) return 0;
+  const std::uint64_t elements = tail.rows.size() / static_cast<std::uint64_t>(tail.tokens);
+  return elements * sizeof(f16) == tail_bytes(layout, 1) ? 0 : elements;
+}
+
+std::uint64_t tail_bytes(const BlockLayout& layout, std::int64_t tokens, std::uint64_t row_elements) {
+  const auto own = static_cast<std::uint64_t>(layout.kv_heads) * 2 * static_cast<std::uint64_t>(layout.head_dim);
+  return static_cast<std::uint64_t>(tokens) * (row_elements > 0 ? row_elements : own) * sizeof(f16);
 }
 
 std::uint64_t saved_bytes(const BlockLayout& layout, const SavedTail& tail) {
-  return tail_bytes(layout, tail.tokens) + tail.state_floats * sizeof(float);
+  return tail_bytes(layout, tail.tokens, tail.row_elements) + tail.state_floats * sizeof(float);
 }
 
 std::optional<SnapshotState> state_back_to(const SnapshotState& state, std::int64_t tokens) {

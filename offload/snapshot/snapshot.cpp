@@ -131,7 +131,7 @@ SnapshotTail Snapshot::tail(int model_layer) const {
   SnapshotTail tail{saved.store_layer, saved.position, saved.tokens, {}, {}};
   if (tail.store_layer >= 0)
     tail.whole_sum = state_->metadata.layers[static_cast<std::size_t>(tail.store_layer)].whole_sum;
-  tail.rows.resize(tail_bytes(state_->layout, saved.tokens) / sizeof(f16));
+  tail.rows.resize(tail_bytes(state_->layout, saved.tokens, saved.row_elements) / sizeof(f16));
   tail.state.resize(saved.state_floats);
   const auto bytes = saved.state_floats > 0 ? std::as_writable_bytes(std::span(tail.state))
                                             : std::as_writable_bytes(std::span(tail.rows));

@@ -55,7 +55,8 @@ struct TailImage {
   int store_layer = -1;       // of a global layer, which then holds [0, position); -1 for others
   std::int64_t position = 0;  // of the first row
   std::int64_t tokens = 0;
-  std::span<const f16> rows;  // [Hkv][tokens][2 d], [K | V] as in a block
+  // [Hkv][tokens][2 d], [K | V] as in a block; layers that have no store may have heads of another shape.
+  std::span<const f16> rows;
   // In a recurrent layer, which has no rows: what it keeps of the tokens before `position`.
   std::span<const float> state = {};
   // In a global layer of a shard: [Hkv][d], the sum of V over the blocks of all ranks, in their order.

@@ -23,6 +23,17 @@ inline std::span<const std::byte> bytes_of(const TailImage& tail) {
   return tail.state.empty() ? std::as_bytes(tail.rows) : std::as_bytes(tail.state);
 }
 
+// Returns what says of a tail how it lies at `offset`.
+inline SavedTail saved_tail(const BlockLayout& layout, const TailImage& tail, std::uint64_t offset) {
+  return {tail.store_layer,
+          tail.position,
+          tail.tokens,
+          offset,
+          snapshot_checksum(bytes_of(tail)),
+          tail.state.size(),
+          other_row_elements(layout, tail)};
+}
+
 inline bool disk_full(int cause) {
   return cause == ENOSPC || cause == EDQUOT || cause == EFBIG;
 }
@@ -106,9 +117,10 @@ struct SnapshotWriter::Impl {
     next.metadata.tails.clear();
     std::uint64_t rows = 0;
     for (const TailImage& tail : tails) {
+      const SavedTail saved = saved_tail(layout, tail, rows);
       if (!tail.state.empty()) header.version = std::max<std::uint32_t>(header.version, 4);
-      next.metadata.tails.push_back(
-          {tail.store_layer, tail.position, tail.tokens, rows, snapshot_checksum(bytes_of(tail)), tail.state.size()});
+      if (saved.row_elements > 0) header.version = std::max<std::uint32_t>(header.version, 7);
+      next.metadata.tails.push_back(saved);
       rows += saved_bytes(layout, next.metadata.tails.back());
     }
     const std::uint64_t metadata = encode_metadata(next).size();
@@ -158,8 +170,7 @@ struct SnapshotWriter::Impl {
     std::uint64_t at = point.range.offset;
     for (const TailImage& tail : tails) {
       const auto image = bytes_of(tail);
-      point.tails.push_back(
-          {tail.store_layer, tail.position, tail.tokens, at, snapshot_checksum(image), tail.state.size()});
+      point.tails.push_back(saved_tail(next.layout, tail, at));
       write(at, image);
       at += image.size();
     }

@@ -51,7 +51,7 @@ void fill_block(const BlockLayout& layout, std::byte* block, int head, const f16
   auto* const own_rows = reinterpret_cast<f16*>(base);
   const ColumnCode& code = column_code(layout.columns);
   const int group = traits_of(layout.columns).group_tokens;  // whole tiles
-  double sum[256] = {};
+  double sum[most_head_dim] = {};
 
   // A tile of 64 tokens stays in the first-level cache from copying to summing and fills whole lines of the columns; of
   // planes four tiles are written at once.

@@ -17,7 +17,7 @@ void check_shape(const StoreShape& shape) {
   };
   in_range("layers", shape.layers, 0, 1 << 16);  // none: every layer of the model slides
   in_range("kv_heads", shape.kv_heads, 1, 1 << 16);
-  in_range("head_dim", shape.head_dim, 8, 256);
+  in_range("head_dim", shape.head_dim, 8, most_head_dim);
   in_range("block_tokens", shape.block_tokens, 16, 1 << 20);
   if (shape.head_dim % 8 != 0) fail("store shape: head_dim is {}, must be a multiple of 8", shape.head_dim);
   if (!std::has_single_bit(static_cast<unsigned>(shape.block_tokens))) {

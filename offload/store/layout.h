@@ -33,11 +33,14 @@ constexpr int tokens_per_range(int block_tokens) {
   return std::min(block_tokens, 1024);
 }
 
+// Says how many components a head has at most: buffers on the stack are made for so many.
+inline constexpr int most_head_dim = 512;
+
 // The shape that all blocks of a store share.
 struct StoreShape {
   int layers = 0;           // global layers only; sliding-window layers never reach the store
   int kv_heads = 0;         // Hkv
-  int head_dim = 0;         // d, a multiple of 8 up to 256
+  int head_dim = 0;         // d, a multiple of 8 up to most_head_dim
   int block_tokens = 4096;  // B, a power of two, 16 to 2^20
   ColumnFormat columns = ColumnFormat::f16;
   RowFormat rows = RowFormat::f16;

@@ -100,7 +100,7 @@ void fill_integer_columns(const BlockLayout& layout, std::byte* head, const f16*
                           int tokens) {
   constexpr int tile = BlockLayout::scale_tokens;
   const int d = layout.head_dim;
-  alignas(64) f16 keys[256 * tile];  // [d][tile], transposed
+  alignas(64) f16 keys[most_head_dim * tile];  // [d][tile], transposed
   if (tokens < tile) std::memset(keys, 0, static_cast<std::size_t>(d) * tile * sizeof(f16));
   transpose(rows, stride, tokens, d, keys, tile);
   quantise_group(

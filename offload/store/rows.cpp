@@ -79,7 +79,7 @@ void fill_rows(const BlockLayout& layout, std::byte* block, int head, const f16*
   const std::uint64_t scales = row_scales_offset(layout);
   const std::uint64_t value_scales = scales + static_cast<unsigned>(key_scales(layout)) * sizeof(f16);
   std::byte* const base = block + static_cast<std::uint64_t>(head) * layout.head_bytes;
-  HWY_ALIGN float centre[256], inverse[256], x[256];
+  HWY_ALIGN float centre[most_head_dim], inverse[most_head_dim], x[most_head_dim];
   for (int first = 0; first < tokens; first += together) {
     const int count = std::min(together, tokens - first);
     const f16* const from = rows + first * stride;

@@ -35,7 +35,7 @@ def attend(q: Any, k: Any, v: Any, attn: str = "dense", *, details: bool = False
     """Attends with N independent decode queries over one cache, by any method.
 
     q: [N, Hq, d], not scaled: products are divided by sqrt(d).
-    k, v: [Hkv, S, d]; Hkv divides Hq, d is a multiple of 8 up to 256. They are rounded to 16 bits, as the store keeps
+    k, v: [Hkv, S, d]; Hkv divides Hq, d is a multiple of 8 up to 512. They are rounded to 16 bits, as the store keeps
         them.
     attn: a method as --attn takes it, "sparq:r=16:k=128".
     block_tokens, columns, rows: of the store; columns names a format as --columns does ("f16"), rows as --rows does ("f16").

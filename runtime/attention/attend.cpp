@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "offload/error.h"
+#include "runtime/cache/cache_size.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -190,6 +191,7 @@ AttendOutput attend(const AttendTensors& input, const MethodOptions& options, gp
   output.kv_heads = static_cast<int>(input.k.shape[0]);
   output.tokens = input.k.shape[1];
   output.head_dim = static_cast<int>(input.k.shape[2]);
+  require_head_dim(backend, output.head_dim);
   const SharedMethod method = make_method(options, output.head_dim);
   method->require_columns(how.columns);
   check_k(options, output.tokens);

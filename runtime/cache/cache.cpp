@@ -24,23 +24,23 @@ gpu::TailOrigin new_origin() {
 Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& config, const CacheOptions& options)
     : backend_(&backend),
       options_(options),
-      kv_heads_(config.kv_heads),
-      head_dim_(config.head_dim),
       delta_(config.delta),
       store_(arena, store_shape(config, options)),
       tails_(static_cast<std::size_t>(config.layers)),
       origins_{new_origin()},
       spills_(backend) {
+  require_head_dim(backend, config.widest_head());
   if (options.window < 0) fail("a cache's window of {} tokens: cannot be negative", options.window);
   int global = 0;
   for (int layer = 0; layer < config.layers; ++layer) {
     Tail& tail = tails_[static_cast<std::size_t>(layer)];
     tail.window = config.sliding_window[static_cast<std::size_t>(layer)];
+    tail.heads = config.heads(layer);
     tail.recurrent = config.kind(layer) == LayerKind::recurrent;
     if (config.kind(layer) != LayerKind::global) continue;
     tail.store_layer = global++;
     if (options.shard.alone()) continue;
-    const auto sums = static_cast<std::size_t>(kv_heads_) * static_cast<std::size_t>(head_dim_);
+    const auto sums = static_cast<std::size_t>(tail.heads.width());
     tail.exact_sum.assign(sums, 0.0);
     tail.value_sum.assign(sums, 0.0f);
     if (!in_planes(options.columns)) continue;
@@ -52,8 +52,6 @@ Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& co
 Cache::Cache(const Cache& other, offload::Store store, std::int64_t tokens)
     : backend_(other.backend_),
       options_(other.options_),
-      kv_heads_(other.kv_heads_),
-      head_dim_(other.head_dim_),
       delta_(other.delta_),
       store_(std::move(store)),
       tails_(other.tails_.size()),
@@ -64,6 +62,7 @@ Cache::Cache(const Cache& other, offload::Store store, std::int64_t tokens)
     Tail& to = tails_[layer];
     if (!from.recurrent) oldest = std::min(oldest, from.position);
     to.window = from.window;
+    to.heads = from.heads;
     to.store_layer = from.store_layer;
     to.position = from.position;
     to.recurrent = from.recurrent;
@@ -81,8 +80,8 @@ Cache::Cache(const Cache& other, offload::Store store, std::int64_t tokens)
     to.capacity = from.capacity;
     to.first = from.first;
     to.tokens = live;
-    const std::uint64_t row_bytes = 4 * static_cast<std::uint64_t>(head_dim_);
-    for (int head = 0; head < kv_heads_; ++head) {  // the live slots only
+    const std::uint64_t row_bytes = 4 * static_cast<std::uint64_t>(from.heads.dim);
+    for (int head = 0; head < from.heads.kv; ++head) {  // the live slots only
       const std::uint64_t offset = static_cast<std::uint64_t>(head * from.capacity + from.first) * row_bytes;
       backend_->copy(to.rows.as<std::byte>() + offset, from.rows.as<std::byte>() + offset,
                      static_cast<std::uint64_t>(live) * row_bytes, backend_->stream());
@@ -120,8 +119,8 @@ std::int64_t Cache::rewinds_to() const {
 gpu::CacheView Cache::view(int layer) const {
   const Tail& tail = tails_[static_cast<std::size_t>(layer)];
   gpu::CacheView view;
-  view.kv_heads = kv_heads_;
-  view.head_dim = head_dim_;
+  view.kv_heads = tail.heads.kv;
+  view.head_dim = tail.heads.dim;
   if (tail.store_layer >= 0) {
     view.layer = tail.store_layer;
     view.layers = store_.shape().layers;
@@ -236,14 +235,14 @@ void Cache::make_room(Tail& tail, int T) {
 }
 
 void Cache::resize(Tail& tail, std::int64_t capacity) const {
-  const std::uint64_t row_bytes = 4 * static_cast<std::uint64_t>(head_dim_);
+  const std::uint64_t row_bytes = 4 * static_cast<std::uint64_t>(tail.heads.dim);
   const gpu::Stream stream = backend_->stream();
   const bool elsewhere = capacity != tail.capacity;
   gpu::Buffer fresh;
-  if (elsewhere) fresh = backend_->allocate(static_cast<std::uint64_t>(kv_heads_ * capacity) * row_bytes, stream);
+  if (elsewhere) fresh = backend_->allocate(static_cast<std::uint64_t>(tail.heads.kv * capacity) * row_bytes, stream);
   const std::int64_t stride = elsewhere ? capacity : tail.capacity;
   auto* to = elsewhere ? fresh.as<std::byte>() : tail.rows.as<std::byte>();
-  for (int head = 0; head < kv_heads_ && tail.tokens > 0; ++head) {
+  for (int head = 0; head < tail.heads.kv && tail.tokens > 0; ++head) {
     backend_->copy(
         to + static_cast<std::uint64_t>(head * stride) * row_bytes,
         tail.rows.as<std::byte>() + static_cast<std::uint64_t>(head * tail.capacity + tail.first) * row_bytes,
@@ -311,8 +310,8 @@ void Cache::abandon() noexcept {
 }
 
 std::uint64_t Cache::layer_bytes_on_device(int layer, std::int64_t tokens) const {
-  const std::int64_t slots = tails_[static_cast<std::size_t>(layer)].tokens + tokens;
-  return static_cast<std::uint64_t>(kv_heads_ * slots) * 4 * static_cast<std::uint64_t>(head_dim_);
+  const Tail& tail = tails_[static_cast<std::size_t>(layer)];
+  return static_cast<std::uint64_t>((tail.tokens + tokens) * tail.heads.width()) * 4;
 }
 
 void Cache::keep_layer_on_device(int layer, std::int64_t tokens) {
@@ -340,11 +339,11 @@ void Cache::replace_by(Cache grown) {
 }
 
 bool Cache::fits(const ModelConfig& config) const {
-  if (kv_heads_ != config.kv_heads || head_dim_ != config.head_dim) return false;
   if (tails_.size() != static_cast<std::size_t>(config.layers)) return false;
   for (int layer = 0; layer < config.layers; ++layer) {
     const Tail& tail = tails_[static_cast<std::size_t>(layer)];
     if (tail.window != config.sliding_window[static_cast<std::size_t>(layer)]) return false;
+    if (tail.heads != config.heads(layer)) return false;
     if (tail.recurrent != (config.kind(layer) == LayerKind::recurrent)) return false;
   }
   return true;

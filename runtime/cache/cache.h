@@ -60,7 +60,7 @@ class Cache {
 
   std::vector<gpu::CacheView> global_views() const;  // of the global layers, in order
 
-  // Writes k, v (f32 [T][Hkv][d], device) behind the layer's live tokens, making room first.
+  // Writes k, v (f32 [T][Hkv][d] of the layer, device) behind the layer's live tokens, making room first.
   void append(int layer, const float* k, const float* v, int T);
   // The state of a recurrent layer before and behind T more tokens, for the caller to make the latter of the former.
   gpu::DeltaState advance(int layer, int T);
@@ -127,6 +127,7 @@ class Cache {
  private:
   struct Tail : TailSlots {
     gpu::Buffer rows;
+    LayerHeads heads;      // of the layer
     int store_layer = -1;  // global layers
     bool kept_on_device = false;
     int pending = 0;          // appended, not committed
@@ -158,8 +159,6 @@ class Cache {
 
   gpu::Backend* backend_;
   CacheOptions options_;
-  int kv_heads_;
-  int head_dim_;
   gpu::DeltaShape delta_;
   offload::Store store_;
   std::vector<Tail> tails_;               // [layers]

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "offload/error.h"
 #include "offload/host/arena.h"
 
 namespace hayloft::runtime {
@@ -12,20 +13,24 @@ namespace {
 template <class SlotsOf>
 std::uint64_t bytes_of_slots(const ModelConfig& config, const SlotsOf& slots_of) {
   std::map<std::int64_t, std::int64_t> capacity;  // by window: layers of a kind are alike
-  std::int64_t slots = 0;
+  std::int64_t elements = 0;
   for (int layer = 0; layer < config.layers; ++layer) {
     if (config.kind(layer) == LayerKind::recurrent) continue;
     const std::int64_t window = config.sliding_window[static_cast<std::size_t>(layer)];
     const auto [known, fresh] = capacity.try_emplace(window);
     if (fresh) known->second = slots_of(window);
-    slots += known->second;
+    elements += known->second * 2 * config.heads(layer).width();
   }
-  const std::uint64_t row_bytes = 2 * static_cast<std::uint64_t>(config.head_dim) * sizeof(f16);
-  return static_cast<std::uint64_t>(slots) * static_cast<std::uint64_t>(config.kv_heads) * row_bytes +
-         state_bytes(config);
+  return static_cast<std::uint64_t>(elements) * sizeof(f16) + state_bytes(config);
 }
 
 }  // namespace
+
+void require_head_dim(const gpu::Backend& backend, int head_dim) {
+  if (head_dim <= backend.most_head_dim()) return;
+  fail("{}: heads of {} components, and attention takes up to {} there; use --device cpu", backend.name(), head_dim,
+       backend.most_head_dim());
+}
 
 std::uint64_t recurrent_bytes(const gpu::DeltaShape& shape) {
   return static_cast<std::uint64_t>(shape.kept_floats()) * sizeof(float);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "gpu/backend.h"
 #include "offload/store/layout.h"
 #include "offload/store/shard.h"
 #include "offload/store/store.h"
@@ -49,6 +50,9 @@ struct TailSlots {
   std::int64_t capacity_kept(const CacheOptions& options) const;                // once a prompt has been read
   std::int64_t full_blocks(std::int64_t T, const CacheOptions& options) const;  // that T more tokens would fill
 };
+
+// Throws Error where the backend's attention does not take heads of so many components.
+void require_head_dim(const gpu::Backend& backend, int head_dim);
 
 // Returns the bytes that one recurrent layer keeps of a sequence; a cache has it twice, before and behind the tokens
 // that are computed.

@@ -34,6 +34,9 @@ Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& co
       restore_state(tail, saved, snapshot.path().string(), layer);
       continue;
     }
+    if (static_cast<std::int64_t>(saved.rows.size()) != saved.tokens * 2 * tail.heads.width()) {
+      fail("{}: layer {} has heads of another shape there than in this model", snapshot.path().string(), layer);
+    }
     tail.tokens = tail.capacity = saved.tokens;
     if (saved.tokens == 0) continue;
     tail.rows = backend_->allocate(saved.rows.size() * sizeof(f16), stream);
@@ -87,11 +90,12 @@ offload::SnapshotTail Cache::tail(int layer) const {
     image.state.resize(static_cast<std::size_t>(delta_.kept_floats()));
     backend_->to_host(image.state.data(), tail.state.as<void>(), recurrent_bytes(delta_), backend_->stream());
   }
-  const std::int64_t per_head = image.tokens * 2 * head_dim_;
-  image.rows.resize(static_cast<std::size_t>(kv_heads_ * per_head));
-  for (int head = 0; head < kv_heads_ && image.tokens > 0; ++head) {
+  const int d = tail.heads.dim;
+  const std::int64_t per_head = image.tokens * 2 * d;
+  image.rows.resize(static_cast<std::size_t>(tail.heads.kv * per_head));
+  for (int head = 0; head < tail.heads.kv && image.tokens > 0; ++head) {
     backend_->to_host(image.rows.data() + head * per_head,
-                      tail.rows.as<f16>() + (head * tail.capacity + tail.first + surplus) * 2 * head_dim_,
+                      tail.rows.as<f16>() + (head * tail.capacity + tail.first + surplus) * 2 * d,
                       static_cast<std::uint64_t>(per_head) * sizeof(f16), backend_->stream());
   }
   return image;

@@ -30,16 +30,17 @@ void add_spread_of(const std::vector<f16>& rows, int d, int group_tokens, double
 // Computes what fill_block() makes of V in the blocks that the tail fills, to the bit, whoever's they are.
 void Cache::sum_filled(Tail& tail) const {
   if (tail.exact_sum.empty()) return;  // the store of a cache alone has them
-  const auto d = static_cast<std::size_t>(head_dim_);
+  const int head_dim = tail.heads.dim;
+  const auto d = static_cast<std::size_t>(head_dim);
   const auto B = static_cast<std::size_t>(options_.block_tokens);
   tail.filled_sums.clear();
   tail.filled_spread.assign(tail.exact_spread.size(), 0.0);
   const int group_tokens = offload::tokens_per_scale(options_.columns, options_.block_tokens);
   std::vector<f16> rows(B * 2 * d);
   for (std::int64_t block = 0; block < tail.filled; ++block) {
-    for (int head = 0; head < kv_heads_; ++head) {
+    for (int head = 0; head < tail.heads.kv; ++head) {
       const std::int64_t slot = head * tail.capacity + tail.first + block * options_.block_tokens;
-      backend_->to_host(rows.data(), tail.rows.as<f16>() + slot * 2 * head_dim_, rows.size() * sizeof(f16),
+      backend_->to_host(rows.data(), tail.rows.as<f16>() + slot * 2 * head_dim, rows.size() * sizeof(f16),
                         backend_->stream());
       std::vector<double> sum(d);
       for (std::size_t t = 0; t < B; ++t) {
@@ -47,7 +48,7 @@ void Cache::sum_filled(Tail& tail) const {
       }
       for (const double x : sum) tail.filled_sums.push_back(static_cast<float>(x));
       if (tail.exact_spread.empty()) continue;
-      add_spread_of(rows, head_dim_, group_tokens, tail.filled_spread.data() + head * head_dim_);
+      add_spread_of(rows, head_dim, group_tokens, tail.filled_spread.data() + head * head_dim);
     }
   }
 }

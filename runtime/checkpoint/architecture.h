@@ -45,7 +45,6 @@ class ConfigFields {
 enum class ExpertShares : std::uint8_t { of_chosen, of_all, as_said };
 
 // The fields of a config.json that say of what its mixtures of experts are made, and what holds where they are absent.
-// num_experts_per_tok is one of them everywhere.
 struct ExpertFields {
   std::string count_field = "num_experts";
   int count = 0;  // 0: the architecture has no experts
@@ -55,6 +54,10 @@ struct ExpertFields {
   ExpertShares shares = ExpertShares::of_chosen;
   int shared_inner = 0;     // shared_expert_intermediate_size; 0: not read
   bool some_dense = false;  // mlp_only_layers and decoder_sparse_step say of layers that they have none
+  std::string used_field = "num_experts_per_tok";
+  // The field that says whether the model has experts at all, and then all of these are in the file; empty: it has.
+  std::string enabling_field = {};
+  bool beside_mlp = false;  // an MLP of intermediate_size is beside them (Experts::beside_inner)
 };
 
 // A decoder-only transformer that departs from Llama in parts of ModelConfig: what it takes for granted where its

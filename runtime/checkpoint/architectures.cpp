@@ -64,6 +64,29 @@ void set_gemma3(const ConfigFields& fields, ModelConfig& config) {
   }
 }
 
+void set_gemma4(const ConfigFields& fields, ModelConfig& config) {
+  config.qk_norm = config.value_norm = true;
+  config.norms = Norms::both;
+  config.layer_scales = true;
+  config.embedding_scale = std::sqrt(static_cast<float>(config.hidden_size));
+  config.attention_scale = 1;
+  if (fields.has("final_logit_softcapping")) {
+    config.logit_cap = static_cast<float>(fields.positive("final_logit_softcapping", 0));
+  }
+  if (fields.has("use_bidirectional_attention") && fields.text("use_bidirectional_attention", "") == "all") {
+    fields.refuse("use_bidirectional_attention", "vision or null for a model that writes text");
+  }
+  if (fields.integer("hidden_size_per_layer_input", 256, 0, most_width) != 0) {
+    fields.refuse("hidden_size_per_layer_input",
+                  "0: embeddings of each layer, as the models E2B and E4B have them, are not supported");
+  }
+  if (fields.integer("num_kv_shared_layers", 0, 0, most_layers) != 0) {
+    fields.refuse("num_kv_shared_layers",
+                  "0: layers that share keys and values, as the models E2B and E4B have them, are not supported");
+  }
+  for (const char* name : {"use_double_wide_mlp", "vocab_size_per_layer_input"}) fields.has(name);  // of those alone
+}
+
 void set_phi3(const ConfigFields&, ModelConfig& config) {
   config.fused = true;
 }
@@ -111,6 +134,13 @@ std::list<Architecture> built_in() {
   const ExpertFields of_olmoe = {"num_experts", 64, 8, whole, 2048, Shares::as_said};
   const ExpertFields of_granite = {local, 8, 2, whole, 11008};
   const ExpertFields of_gpt_oss = {local, 128, 4, whole, 2880};
+  const ExpertFields of_gemma4 = {.count = 128,
+                                  .used = 8,
+                                  .inner = 704,
+                                  .used_field = "top_k_experts",
+                                  .enabling_field = "enable_moe_block",
+                                  .beside_mlp = true};
+  constexpr const char* activation = "hidden_activation";
   return {
       {"llama", 0, 0, 2048, 1e4, false, 2, 1e-6, true, true},
       {"mistral", 8, 0, 131072, 1e4, false, 2},
@@ -120,7 +150,8 @@ std::list<Architecture> built_in() {
       {"qwen3", 32, 128, 32768, 1e4, false, -1, 1e-6, true, false, silu, act, set_qwen3},
       {"qwen3_5_text", 4, 256, 32768, 1e4, false, -1, 1e-6, true, false, silu, act, set_qwen3_5},
       {"smollm3", 4, 0, 32768, 2e6, true, 128001, 1e-6, true, true},
-      {"gemma3_text", 4, 256, 131072, 1e6, true, 1, 1e-6, true, false, gelu, "hidden_activation", set_gemma3},
+      {"gemma3_text", 4, 256, 131072, 1e6, true, 1, 1e-6, true, false, gelu, activation, set_gemma3},
+      {"gemma4_text", 4, 256, 131072, 1e6, true, 1, 1e-6, true, false, gelu, activation, set_gemma4, of_gemma4},
       {"phi3", 0, 0, 4096, 1e4, false, 32000, 1e-5, false, false, silu, act, set_phi3},
       {"granite", 0, 0, 2048, 1e4, false, 2, 1e-6, true, true, silu, act, set_granite},
       {"olmo2", 0, 0, 2048, 1e4, false, 50279, 1e-5, true, false, silu, act, set_olmo2},

@@ -18,7 +18,7 @@ void read_shape(const JsonFields& fields, const Architecture& architecture, Mode
   config.vocab_size = static_cast<int>(fields.integer("vocab_size", 1, most_width * 4));
   config.hidden_size = static_cast<int>(fields.integer("hidden_size", 1, most_width));
   config.layers = static_cast<int>(fields.integer("num_hidden_layers", 1, most_layers));
-  if (architecture.experts.count > 0) {
+  if (has_experts(fields, architecture.experts)) {
     read_experts(fields, architecture.experts, config);
   } else {
     config.intermediate_size = static_cast<int>(fields.integer("intermediate_size", 1, most_width));
@@ -39,8 +39,9 @@ void read_shape(const JsonFields& fields, const Architecture& architecture, Mode
   }
   const int derived = architecture.head_dim ? architecture.head_dim : config.hidden_size / config.query_heads;
   config.head_dim = static_cast<int>(fields.integer_or("head_dim", derived, 1, most_width));
-  if (config.head_dim % 8 != 0 || config.head_dim > 256) {
-    fail("{}: head_dim {} is not supported; it must be a multiple of 8 up to 256", fields.where(), config.head_dim);
+  if (config.head_dim % 8 != 0 || config.head_dim > offload::most_head_dim) {
+    fail("{}: head_dim {} is not supported; it must be a multiple of 8 up to {}", fields.where(), config.head_dim,
+         offload::most_head_dim);
   }
   config.max_positions = fields.integer_or("max_position_embeddings", architecture.max_positions, 1, most_tokens);
 }
@@ -115,6 +116,7 @@ void override_rope(const RopeOverrides& overrides, ModelConfig& config) {
     if (*overrides.scaling != rope.scaling) {  // what the model itself says of another way does not apply
       rope = {.base = rope.base,
               .dimensions = rope.dimensions,
+              .still = rope.still,
               .original_positions = config.max_positions,
               .magnitude = rope.magnitude};
       rope.scaling = *overrides.scaling;
@@ -148,7 +150,24 @@ void read_eos_tokens(const std::filesystem::path& directory, const JsonFields& f
 }  // namespace
 
 int ModelConfig::feed_forward_width() const {
-  return experts.count > 0 ? std::max({experts.inner, experts.shared_inner, experts.dense_inner}) : intermediate_size;
+  return experts.count > 0 ? std::max({experts.inner, experts.shared_inner, experts.dense_inner, experts.beside_inner})
+                           : intermediate_size;
+}
+
+LayerHeads ModelConfig::sliding_heads() const {
+  return {sliding_kv_heads > 0 ? sliding_kv_heads : kv_heads, sliding_head_dim > 0 ? sliding_head_dim : head_dim};
+}
+
+LayerHeads ModelConfig::heads(int layer) const {
+  return kind(layer) == LayerKind::sliding ? sliding_heads() : LayerHeads{kv_heads, head_dim};
+}
+
+int ModelConfig::widest_head() const {
+  return std::max(head_dim, sliding_head_dim);
+}
+
+std::int64_t ModelConfig::widest_kv() const {
+  return std::max(LayerHeads{kv_heads, head_dim}.width(), sliding_heads().width());
 }
 
 LayerKind ModelConfig::kind(int layer) const {
@@ -214,6 +233,7 @@ ModelConfig read_config(const std::filesystem::path& directory) {
       architecture.reads_attention_bias && fields.boolean_or("attention_bias", false);
   config.mlp_bias = architecture.reads_mlp_bias && fields.boolean_or("mlp_bias", false);
   read_layers(fields, config);
+  if (config.architecture == "gemma4_text") read_gemma4_heads(fields, config);
   if (architecture.set_parts) architecture.set_parts(ConfigFields(fields), config);
   read_rope(fields, architecture.rope_theta, config);
   std::int64_t chunk = 0;

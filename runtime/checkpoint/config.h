@@ -24,6 +24,15 @@ enum class LayerKind : std::uint8_t {
   recurrent  // a state of one size (gpu::DeltaState)
 };
 
+// Says what heads of K and V a layer has.
+struct LayerHeads {
+  int kv = 0;   // Hkv
+  int dim = 0;  // d
+
+  std::int64_t width() const { return std::int64_t{kv} * dim; }
+  bool operator==(const LayerHeads&) const = default;
+};
+
 // Describes MLPs that are mixtures of experts: a token goes through the experts for which the router gives the largest
 // logits, the smaller one of two that tie, and what they give is weighted by a softmax of these logits.
 struct Experts {
@@ -34,15 +43,18 @@ struct Experts {
   bool share_of_chosen = true;   // the softmax is over a token's own experts, so that weights sum to one, or over all
   std::vector<bool> dense = {};  // [layers]: which have an MLP of dense_inner instead; empty: none has
   int dense_inner = 0;
+  // Of an MLP beside them, which every token goes through; 0: none. What each of the two gives has a norm of its own
+  // before they are added, and the router and the experts see the residual stream under norms of their own (gemma4).
+  int beside_inner = 0;
   bool biases = false;  // the router has them, and the matrices of each expert
 
   bool in(int layer) const { return count > 0 && (dense.empty() || !dense[static_cast<std::size_t>(layer)]); }
 };
 
 // A decoder-only transformer as its config.json describes it. Architectures: llama, mistral, ministral (a mistral with
-// layer_types), ministral3, qwen2, qwen3, qwen3_5_text, smollm3, gemma3_text, phi3, granite, olmo2; with experts
-// mixtral, qwen2_moe, qwen3_moe, qwen3_5_moe_text, olmoe, granitemoe, gpt_oss; and those of register_architecture()
-// (runtime/checkpoint/architecture.h).
+// layer_types), ministral3, qwen2, qwen3, qwen3_5_text, smollm3, gemma3_text, gemma4_text, phi3, granite, olmo2; with
+// experts mixtral, qwen2_moe, qwen3_moe, qwen3_5_moe_text, olmoe, granitemoe, gpt_oss, gemma4_text; and those of
+// register_architecture() (runtime/checkpoint/architecture.h).
 struct ModelConfig {
   std::string architecture;  // config.json's model_type
   int vocab_size = 0;
@@ -50,16 +62,20 @@ struct ModelConfig {
   int intermediate_size = 0;  // with experts: of those that a token goes through, together, or of a wider dense layer
   Experts experts;
   int layers = 0;
-  int query_heads = 0;  // Hq
-  int kv_heads = 0;     // Hkv, a divisor of Hq
-  int head_dim = 0;     // d, a multiple of 8 up to 256
+  int query_heads = 0;       // Hq
+  int kv_heads = 0;          // Hkv, a divisor of Hq
+  int head_dim = 0;          // d, a multiple of 8 up to offload::most_head_dim
+  int sliding_kv_heads = 0;  // of layers that slide, where these have heads of another shape (gemma4); 0: as the others
+  int sliding_head_dim = 0;  // likewise
   float rms_norm_eps = 1e-6f;
   bool tied_embeddings = false;
   bool qkv_bias = false;
   bool output_bias = false;  // of the attention's output projection
   bool mlp_bias = false;
-  bool qk_norm = false;        // RMS norm over each head of q and k before RoPE (qwen3)
-  bool qk_norm_whole = false;  // over all heads of q, and all of k, at once (olmo2)
+  bool qk_norm = false;         // RMS norm over each head of q and k before RoPE (qwen3)
+  bool qk_norm_whole = false;   // over all heads of q, and all of k, at once (olmo2)
+  bool value_norm = false;      // RMS norm over each head of v, without weights (gemma4)
+  bool keys_as_values = false;  // in global layers v is what k_proj gives, before norm and RoPE (gemma4)
   // Each head of what attention gives is multiplied by the sigmoid of as many gates, whose weights lie in q_proj,
   // behind those of the head's queries (qwen3_5).
   bool attention_gate = false;
@@ -73,6 +89,8 @@ struct ModelConfig {
   float embedding_scale = 1;  // multiplies the embeddings
   float residual_scale = 1;   // what attention and MLP add to the residual stream
   float logit_scale = 1;      // the logits
+  float logit_cap = 0;        // not 0: logits become cap * tanh(logit / cap)
+  bool layer_scales = false;  // the residual stream behind each layer is multiplied by a number of its own (gemma4)
   float attention_scale = 0;  // the products of queries and keys; 0: 1/sqrt(d)
   // Queries at position p are multiplied by 1 + query_log_scale * ln(1 + floor(p / query_scale_positions))
   // (ministral3).
@@ -98,7 +116,11 @@ struct ModelConfig {
   std::vector<std::int32_t> eos_tokens;  // may be empty
   std::vector<std::string> notes;        // a line each on what the files say and nothing here heeds
 
-  int group_size() const { return query_heads / kv_heads; }
+  int group_size() const { return query_heads / kv_heads; }  // in global layers
+  LayerHeads heads(int layer) const;
+  LayerHeads sliding_heads() const;
+  int widest_head() const;         // components, in whatever layer
+  std::int64_t widest_kv() const;  // LayerHeads::width(), in whatever layer
   int feed_forward_width() const;  // the most rows of a matrix of an MLP or of an expert
   LayerKind kind(int layer) const;
   int count(LayerKind kind) const;

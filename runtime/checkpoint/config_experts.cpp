@@ -34,9 +34,18 @@ void read_dense_layers(const JsonFields& fields, ModelConfig& config) {
 
 }  // namespace
 
+bool has_experts(const JsonFields& fields, const ExpertFields& has) {
+  if (has.count == 0 || has.enabling_field.empty()) return has.count > 0;
+  if (fields.boolean_or(has.enabling_field.c_str(), false)) return true;
+  // Of a model that has none the fields are there all the same.
+  for (const std::string& name : {has.count_field, has.used_field, has.inner_field}) fields.find(name.c_str());
+  return false;
+}
+
 void read_experts(const JsonFields& fields, const ExpertFields& has, ModelConfig& config) {
   const auto size = [&](const char* name, int absent, int least = 1) {
-    return static_cast<int>(fields.integer_or(name, absent, least, most_experts_width));
+    if (has.enabling_field.empty()) return static_cast<int>(fields.integer_or(name, absent, least, most_experts_width));
+    return static_cast<int>(fields.integer(name, least, most_experts_width));
   };
   Experts& experts = config.experts;
   // transformers writes the number by either name.
@@ -44,7 +53,7 @@ void read_experts(const JsonFields& fields, const ExpertFields& has, ModelConfig
   const char* const other = own == "num_experts" ? "num_local_experts" : "num_experts";
   const bool by_other = !fields.find(own.c_str()) && (own == "num_experts" || own == "num_local_experts");
   experts.count = size(by_other && fields.find(other) ? other : own.c_str(), has.count);
-  experts.used = size("num_experts_per_tok", has.used);
+  experts.used = size(has.used_field.c_str(), has.used);
   experts.inner = size(has.inner_field.c_str(), has.inner);
   if (has.shared_inner > 0) experts.shared_inner = size("shared_expert_intermediate_size", has.shared_inner, 0);
   experts.share_of_chosen = has.shares == ExpertShares::as_said ? fields.boolean_or("norm_topk_prob", false)
@@ -54,12 +63,14 @@ void read_experts(const JsonFields& fields, const ExpertFields& has, ModelConfig
                   fmt::format("{} or absent for the architecture {}", experts.share_of_chosen, config.architecture));
   }
   if (experts.used > experts.count) {
-    fail("{}: num_experts_per_tok {} is more than the {} experts there are", fields.where(), experts.used,
+    fail("{}: {} {} is more than the {} experts there are", fields.where(), has.used_field, experts.used,
          experts.count);
   }
   require_experts(fields.where(), config);
   if (has.some_dense) read_dense_layers(fields, config);
-  config.intermediate_size = std::max(experts.used * experts.inner + experts.shared_inner, experts.dense_inner);
+  if (has.beside_mlp) experts.beside_inner = static_cast<int>(fields.integer("intermediate_size", 1, most_width));
+  config.intermediate_size =
+      std::max(experts.used * experts.inner + experts.shared_inner + experts.beside_inner, experts.dense_inner);
 }
 
 void require_experts(const std::string& where, const ModelConfig& config) {

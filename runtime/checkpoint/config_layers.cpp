@@ -108,6 +108,14 @@ void read_layers(const JsonFields& fields, ModelConfig& config) {
     const std::int64_t interval = fields.integer_or(
         "sliding_window_pattern", fields.integer_or("_sliding_window_pattern", 6, 1, most_layers), 1, most_layers);
     read_layer_types(fields, read_window(fields, 4096), sliding_but_every(interval, layers), config);
+  } else if (config.architecture == "gemma4_text") {
+    read_layer_types(fields, read_window(fields, 512), sliding_but_every(6, layers), config);
+    if (config.sliding_window.back() > 0) {  // as the models' own code has it
+      config.notes.push_back(fmt::format(
+          "{}: layer_types[{}] is taken for full_attention, as transformers takes the last of this architecture",
+          fields.where(), layers - 1));
+      config.sliding_window.back() = 0;
+    }
   } else if (config.architecture == "phi3" || config.architecture == "ministral3") {
     // A window of as many positions as the model was made for hides nothing.
     std::optional<std::int64_t> window = read_window(fields, std::nullopt);

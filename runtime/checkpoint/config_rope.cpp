@@ -177,6 +177,7 @@ RopeParameters read_parameters(const JsonFields& rope, const JsonFields& fields,
 // They lie in rope_parameters (transformers 5), which may have some for each type of layer, or in rope_theta and
 // rope_scaling (before).
 void read_rope(const JsonFields& fields, double default_theta, ModelConfig& config) {
+  if (config.architecture == "gemma4_text") return read_gemma4_rope(fields, config);
   const nlohmann::json* older = fields.find("rope_scaling");
   if (older && older->is_object() && older->empty()) older = nullptr;
   const char* name = older ? "rope_scaling" : "rope_parameters";

@@ -47,12 +47,14 @@ std::vector<FusedPart> expert_places(std::string_view name, const ModelConfig& c
   const std::size_t at = name.find(part);
   if (at == std::string_view::npos) return {};
   const std::string block = std::string(name.substr(0, at)) + "block_sparse_moe.";  // by its older name
+  const std::string layer(name.substr(0, at));  // which has them beside its MLP (gemma4)
   const std::string mlp(name.substr(0, at + part.size()));
   name.remove_prefix(at + part.size());
   if (name == router) {
     return {{block + "gate.weight", 0, experts.count, experts.count},
             {block + "router.layer.weight", 0, experts.count, experts.count},
-            {mlp + "router.weight", 0, experts.count, experts.count}};
+            {mlp + "router.weight", 0, experts.count, experts.count},
+            {layer + "router.proj.weight", 0, experts.count, experts.count}};
   }
   if (name == "gate.bias") return {{mlp + "router.bias", 0, experts.count, experts.count}};
   if (!name.starts_with(own)) return {};
@@ -83,6 +85,7 @@ std::vector<FusedPart> expert_places(std::string_view name, const ModelConfig& c
             slice(together, kind.which, kind.fused),
             slice(together + ".weight", kind.which, kind.fused),
             slice(std::string(block).append(kind.of_block), kind.which, kind.fused),
+            slice((layer + "experts.").append(kind.together), kind.which, kind.fused),
             slice((mlp + "experts.").append(kind.name).append(".weight"), 0, 1)};
   }
   return {};

@@ -126,6 +126,7 @@ RopeTable rope_table(const RopeParameters& rope, std::int64_t positions) {
   }
   if (rope.magnitude != 1) table.magnitude = static_cast<float>(table.magnitude * rope.magnitude);
   for (std::size_t i = 0; i < rope.divisors.size(); ++i) frequencies.at(i) /= rope.divisors[i];
+  std::fill(frequencies.end() - rope.still, frequencies.end(), 0.0f);
   return table;
 }
 

@@ -22,6 +22,7 @@ enum class RopeScaling : std::uint8_t {
 struct RopeParameters {
   double base = 1e4;   // theta
   int dimensions = 0;  // of a head that are rotated, the first ones; even
+  int still = 0;       // of their pairs, the last ones, which do not turn (gemma4)
   RopeScaling scaling = RopeScaling::none;
   double factor = 1;
   std::int64_t original_positions = 0;  // of training: llama3, yarn, longrope; dynamic: what the factor is applied from

@@ -47,6 +47,10 @@ ContextTokens export_context(const offload::Snapshot& snapshot, offload::Arena& 
            snapshot.path().string(), layer);
     }
     const bool global = tails.back().store_layer >= 0;
+    if (std::ssize(tails.back().rows) != tails.back().tokens * 2 * shape.kv_heads * shape.head_dim) {
+      fail("{}: layer {} has heads of another shape than the global layers: the context cannot be exported",
+           snapshot.path().string(), layer);
+    }
     const std::int64_t held = tails.back().tokens + (global ? tails.back().position : 0);
     for (const char* const which : {"k", "v"}) {
       headers.push_back({fmt::format("layer.{}.{}", layer, which), "F16", {shape.kv_heads, held, shape.head_dim}});

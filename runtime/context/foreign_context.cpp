@@ -180,6 +180,12 @@ ContextModel::ContextModel(const std::filesystem::path& path)
     fail("{}: has recurrent layers, whose states are neither taken from other programs nor given to them",
          path.string());
   }
+  if (config.count(LayerKind::sliding) > 0 && config.sliding_heads() != LayerHeads{config.kv_heads, config.head_dim}) {
+    fail(
+        "{}: its sliding layers have heads of another shape than the others, whose K and V are neither taken from "
+        "other programs nor given to them",
+        path.string());
+  }
 }
 
 ContextTokens save_context(const Cache& cache, std::span<const std::int32_t> tokens,

@@ -39,9 +39,10 @@ std::optional<TextEnd> decode(std::span<const std::byte> bytes, const Session& s
   if (reader.number<std::int64_t>() != static_cast<std::int64_t>(tokens.size())) return std::nullopt;
   if (!std::ranges::equal(reader.array<std::int32_t>(tokens.size()), tokens)) return std::nullopt;
   const auto count = static_cast<std::int64_t>(tokens.size());
-  const std::int64_t per_row = std::int64_t{2} * config.kv_heads * config.head_dim;
   TextEnd end;
-  for (const std::int64_t window : config.sliding_window) {
+  for (int at = 0; at < config.layers; ++at) {
+    const std::int64_t window = config.sliding_window[static_cast<std::size_t>(at)];
+    const std::int64_t per_row = 2 * config.heads(at).width();
     const auto rows = reader.number<std::int64_t>();
     const std::int64_t needed = window > 0 ? std::min(window, count) : count;
     if (rows < needed || rows > count) return std::nullopt;
@@ -78,7 +79,8 @@ ReadEnd read_text_end(const Session& session, std::span<const std::int32_t> toke
   bytes.number(count);
   bytes.array(tokens);
   for (int layer = 0; layer < config.layers; ++layer) {
-    const offload::SnapshotTail rows = newest(end.cache().tail(layer), first, config.kv_heads, config.head_dim);
+    const LayerHeads heads = config.heads(layer);
+    const offload::SnapshotTail rows = newest(end.cache().tail(layer), first, heads.kv, heads.dim);
     if (layer == 0)
       bytes.reserve(bytes.size() + static_cast<std::size_t>(config.layers) * 5 / 4 * rows.rows.size() * sizeof(f16));
     bytes.number(rows.tokens);

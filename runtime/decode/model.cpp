@@ -18,8 +18,8 @@ namespace {
 std::array<std::int64_t, 13> activation_widths(const ModelConfig& config) {
   const std::int64_t hidden = config.hidden_size;
   const std::int64_t inner = config.intermediate_size;
-  const std::int64_t query = static_cast<std::int64_t>(config.query_heads) * config.head_dim;
-  const std::int64_t kv = static_cast<std::int64_t>(config.kv_heads) * config.head_dim;
+  const std::int64_t query = static_cast<std::int64_t>(config.query_heads) * config.widest_head();
+  const std::int64_t kv = config.widest_kv();
   const gpu::DeltaShape& delta = config.delta;  // all zero where no layer is recurrent
   const std::int64_t values = delta.values();
   const std::int64_t kv_or_steps = std::max<std::int64_t>(kv, delta.value_heads);
@@ -80,7 +80,8 @@ ExpertPlacement first_placement(Checkpoint& checkpoint, const ModelConfig& confi
   return runtime::place_experts(weight_sizes(checkpoint, form, head), asked, left);
 }
 
-ModelConfig with_rope(ModelConfig config, const RopeOverrides& rope) {
+ModelConfig with_rope(ModelConfig config, const RopeOverrides& rope, const gpu::Backend& backend) {
+  require_head_dim(backend, config.widest_head());
   set_rope(config, rope);
   return config;
 }
@@ -93,12 +94,13 @@ std::uint64_t workspace_bytes(const ModelConfig& config, int T) {
 
 gpu::ScratchShape scratch_shape(const ModelConfig& config, int T) {
   const int values = static_cast<int>(config.delta.values());
-  return {T, config.query_heads, config.head_dim, std::max({config.hidden_size, config.feed_forward_width(), values})};
+  return {T, config.query_heads, config.widest_head(),
+          std::max({config.hidden_size, config.feed_forward_width(), values})};
 }
 
 Model::Model(Checkpoint& checkpoint, gpu::Backend& backend, WeightForm form, const RopeOverrides& rope,
              ExpertPlace experts, bool head)
-    : config_(with_rope(checkpoint.config(), rope)),
+    : config_(with_rope(checkpoint.config(), rope, backend)),
       form_(form),
       backend_(&backend),
       placement_(first_placement(checkpoint, config_, backend, form, experts, head)),

@@ -224,7 +224,7 @@ class Model {
   void project_gate(int layer, const float* input, int rows, const Activations& act) const;
   void project_heads(int layer, const float* input, int T, bool and_q, const Activations& act) const;
   void project_q(int layer, const float* input, int T, const Activations& act) const;
-  void norm_heads(float* x, int tokens, int heads, const float* weight) const;
+  void norm_heads(float* x, int tokens, int heads, int d, const float* weight) const;
   gpu::CacheView view_of(int layer, const Cache& cache) const;
   void append(int layer, Cache& cache, const Activations& act, int T) const;
   void rotate_and_scale_q(int layer, float* q, int T, std::int64_t position) const;
@@ -250,7 +250,8 @@ class Model {
     int rows;
     std::span<const ExpertTokens> chosen;
   };
-  std::vector<ExpertTokens> mix_experts(int layer, const Activations& act, const float* input, int rows) const;
+  std::vector<ExpertTokens> mix_experts(int layer, const Activations& act, const float* hidden, int rows) const;
+  void multiply_mlp(const LayerWeights& w, const float* input, int rows, const Activations& act) const;
   void mix_near(const ToMix& what, const Activations& act) const;
   void multiply_experts(gpu::Backend& by, const Mixture& mixture, const ToMix& what,
                         std::span<const ExpertTokens> chosen, std::span<const Expert* const> experts,
@@ -259,7 +260,7 @@ class Model {
   void scale(float* x, std::int64_t n, float factor) const;
   const float* normed(const float* x, const float* norm, const Activations& act, int rows) const;
   gpu::Rope rope_of(int layer) const;
-  void scale_queries(float* q, int T, std::int64_t position) const;
+  void scale_queries(int layer, float* q, int T, std::int64_t position) const;
   void add_residual(float* hidden, const float* norm, const Activations& act, int rows) const;
 
   ModelConfig config_;

@@ -81,22 +81,25 @@ void Model::mix_near(const ToMix& what, const Activations& act) const {
   backend_->to_device(act.delta, mixture.delta, bytes, backend_->stream());
 }
 
-// Puts into act.delta what the experts make of input [rows][hidden]. The router's choice comes to the host. Tokens of
-// an expert are multiplied together, and one alone straight from the input; a token's experts are added in ascending
-// order, the one that all tokens go through last. Returns the choice.
-std::vector<ExpertTokens> Model::mix_experts(int layer, const Activations& act, const float* input, int rows) const {
+// Puts into act.delta what the experts make of the residual stream [rows][hidden], under the norms that there are. The
+// router's choice comes to the host. Tokens of an expert are multiplied together, and one alone straight from the
+// input; a token's experts are added in ascending order, the one that all tokens go through last. Returns the choice.
+std::vector<ExpertTokens> Model::mix_experts(int layer, const Activations& act, const float* hidden, int rows) const {
   const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
   const Experts& experts = config_.experts;
   const Mixture& mixture = act.mixture;
   const gpu::Stream stream = backend_->stream();
   const bool shared = experts.shared_inner > 0;
   const auto gates = static_cast<std::size_t>(rows) * static_cast<std::size_t>(aligned_width(experts.count));
+  const bool own_norms = w.experts.router_norm != nullptr;
+  const float* input = normed(hidden, own_norms ? w.experts.router_norm : w.mlp_norm, act, rows);
   backend_->matmul(input, rows, w.experts.router, w.experts.router_bias, mixture.routed, stream);
+  if (own_norms) input = normed(hidden, w.experts.norm, act, rows);
   if (shared) backend_->matmul(input, rows, w.experts.shared_gate, nullptr, mixture.routed + gates, stream);
   std::vector<float> routed(gates + (shared ? static_cast<std::size_t>(rows) : 0));
   backend_->to_host(routed.data(), mixture.routed, routed.size() * sizeof(float), stream);
 
-  std::vector<ExpertTokens> chosen = route(routed.data(), rows, experts);
+  std::vector<ExpertTokens> chosen = route(routed.data(), rows, experts, w.experts.scales);
   const ToMix what{w, input, rows, chosen};
   const bool over_link =
       slots_ && (!near_ || (rows > tokens_as_alone() && rows * experts.used >= kTokensWorthTheLink * experts.count));

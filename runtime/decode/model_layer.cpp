@@ -62,9 +62,8 @@ void Model::project_gate(int layer, const float* input, int rows, const Activati
                    backend_->stream());
 }
 
-void Model::norm_heads(float* x, int tokens, int heads, const float* weight) const {
+void Model::norm_heads(float* x, int tokens, int heads, int d, const float* weight) const {
   if (!weight) return;
-  const int d = config_.head_dim;
   const bool whole = config_.qk_norm_whole;
   backend_->rms_norm(x, whole ? tokens : tokens * heads, whole ? heads * d : d, weight, config_.rms_norm_eps, x,
                      backend_->stream());
@@ -73,17 +72,25 @@ void Model::norm_heads(float* x, int tokens, int heads, const float* weight) con
 // K and V of T positions, and their queries with `and_q`.
 void Model::project_heads(int layer, const float* input, int T, bool and_q, const Activations& act) const {
   const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
-  const gpu::MatrixProduct products[] = {
-      {input, T, &w.k, act.k, w.k_bias}, {input, T, &w.v, act.v, w.v_bias}, {input, T, &w.q, act.q, w.q_bias}};
-  backend_->multiply_each(std::span(products).first(and_q ? 3 : 2), backend_->stream());
-  norm_heads(act.k, T, config_.kv_heads, w.k_norm);
-  if (and_q) norm_heads(act.q, T, config_.query_heads, w.q_norm);
+  const LayerHeads heads = config_.heads(layer);
+  const bool own_values = w.v.rows > 0;
+  std::vector<gpu::MatrixProduct> products = {{input, T, &w.k, act.k, w.k_bias}};
+  if (own_values) products.push_back({input, T, &w.v, act.v, w.v_bias});
+  if (and_q) products.push_back({input, T, &w.q, act.q, w.q_bias});
+  backend_->multiply_each(products, backend_->stream());
+  if (!own_values) {
+    const auto bytes = static_cast<std::uint64_t>(T * heads.width()) * sizeof(float);
+    backend_->copy(act.v, act.k, bytes, backend_->stream());
+  }
+  norm_heads(act.k, T, heads.kv, heads.dim, w.k_norm);
+  norm_heads(act.v, T, heads.kv, heads.dim, w.v_norm);
+  if (and_q) norm_heads(act.q, T, config_.query_heads, heads.dim, w.q_norm);
 }
 
 void Model::project_q(int layer, const float* input, int T, const Activations& act) const {
   const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
   backend_->matmul(input, T, w.q, w.q_bias, act.q, backend_->stream());
-  norm_heads(act.q, T, config_.query_heads, w.q_norm);
+  norm_heads(act.q, T, config_.query_heads, config_.heads(layer).dim, w.q_norm);
 }
 
 gpu::CacheView Model::view_of(int layer, const Cache& cache) const {
@@ -95,8 +102,8 @@ gpu::CacheView Model::view_of(int layer, const Cache& cache) const {
 // K, rotated, and V of T positions enter the cache behind those that it has.
 void Model::append(int layer, Cache& cache, const Activations& act, int T) const {
   if (config_.rope[static_cast<std::size_t>(layer)]) {
-    backend_->rope(act.k, T, config_.kv_heads, config_.head_dim, cache.tokens(layer), rope_of(layer),
-                   backend_->stream());
+    const LayerHeads heads = config_.heads(layer);
+    backend_->rope(act.k, T, heads.kv, heads.dim, cache.tokens(layer), rope_of(layer), backend_->stream());
   }
   cache.append(layer, act.k, act.v, T);
 }
@@ -104,9 +111,10 @@ void Model::append(int layer, Cache& cache, const Activations& act, int T) const
 // Queries of T positions from `position` on become what keys are multiplied with.
 void Model::rotate_and_scale_q(int layer, float* q, int T, std::int64_t position) const {
   if (config_.rope[static_cast<std::size_t>(layer)]) {
-    backend_->rope(q, T, config_.query_heads, config_.head_dim, position, rope_of(layer), backend_->stream());
+    const int d = config_.heads(layer).dim;
+    backend_->rope(q, T, config_.query_heads, d, position, rope_of(layer), backend_->stream());
   }
-  scale_queries(q, T, position);
+  scale_queries(layer, q, T, position);
 }
 
 // Attends for the newest `rows` positions, into out [rows][Hq d], by the queries of the newest `queries`. With
@@ -138,7 +146,7 @@ void Model::mix(const LayerStep& at, const float* q, int queries, int rows, floa
 void Model::add_attention_output(int layer, const Activations& act, float* mixed, float* hidden, int rows) const {
   const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
   if (config_.attention_gate && config_.kind(layer) != LayerKind::recurrent) {
-    const std::int64_t width = static_cast<std::int64_t>(config_.query_heads) * config_.head_dim;
+    const std::int64_t width = std::int64_t{config_.query_heads} * config_.heads(layer).dim;
     backend_->sigmoid_mul(mixed, act.output_gate, rows * width, backend_->stream());
   }
   backend_->matmul(mixed, rows, w.o, w.o_bias, act.delta, backend_->stream());
@@ -149,9 +157,9 @@ void Model::add_attention_output(int layer, const Activations& act, float* mixed
 Model::Activations Model::row_of(int layer, const Activations& act, std::int64_t row) const {
   const bool recurrent = config_.kind(layer) == LayerKind::recurrent;
   const gpu::DeltaShape& delta = config_.delta;
-  const std::int64_t query = static_cast<std::int64_t>(config_.query_heads) * config_.head_dim;
-  const std::int64_t kv =
-      recurrent ? delta.value_heads : static_cast<std::int64_t>(config_.kv_heads) * config_.head_dim;
+  const LayerHeads heads = config_.heads(layer);
+  const std::int64_t query = std::int64_t{config_.query_heads} * heads.dim;
+  const std::int64_t kv = recurrent ? delta.value_heads : heads.width();
   const std::int64_t out = recurrent ? delta.values() : query;
   Activations own = act;
   own.k += row * kv;
@@ -188,10 +196,11 @@ gpu::Rope Model::rope_of(int layer) const {
 
 // Attention multiplies products by 1/sqrt(d): whatever else an architecture wants goes into the queries of the T
 // positions from `position` on.
-void Model::scale_queries(float* q, int T, std::int64_t position) const {
-  const std::int64_t width = static_cast<std::int64_t>(config_.query_heads) * config_.head_dim;
+void Model::scale_queries(int layer, float* q, int T, std::int64_t position) const {
+  const int d = config_.heads(layer).dim;
+  const std::int64_t width = std::int64_t{config_.query_heads} * d;
   if (config_.attention_scale > 0) {
-    scale(q, T * width, config_.attention_scale * std::sqrt(static_cast<float>(config_.head_dim)));
+    scale(q, T * width, config_.attention_scale * std::sqrt(static_cast<float>(d)));
   }
   if (config_.query_log_scale <= 0) return;
   const std::int64_t period = config_.query_scale_positions;
@@ -224,6 +233,7 @@ void Model::output(Workspace& workspace, const Activations& act, const float* hi
   output_norm(act, hidden, rows);
   backend_->matmul(act.normed, rows, weights_.output, nullptr, logits, stream);
   scale(logits, count, config_.logit_scale);
+  if (config_.logit_cap > 0) backend_->soft_cap(logits, count, config_.logit_cap, stream);
 }
 
 // The states that the output sees, into act.normed.
@@ -249,21 +259,32 @@ void Model::activate(gpu::Backend& by, float* gate, const float* up, std::int64_
   }
 }
 
+// Puts into act.delta what the layer's MLP makes of the input.
+void Model::multiply_mlp(const LayerWeights& w, const float* input, int rows, const Activations& act) const {
+  const gpu::MatrixProduct products[] = {{input, rows, &w.gate, act.gate, w.gate_bias},
+                                         {input, rows, &w.up, act.up, w.up_bias}};
+  backend_->multiply_each(products, backend_->stream());
+  activate(*backend_, act.gate, act.up, std::int64_t{rows} * w.gate.rows);
+  backend_->matmul(act.gate, rows, w.down, w.down_bias, act.delta, backend_->stream());
+}
+
 std::vector<ExpertTokens> Model::mlp(int layer, const Activations& act, float* hidden, int rows) const {
   const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
-  const gpu::Stream stream = backend_->stream();
-  const float* const input = normed(hidden, w.mlp_norm, act, rows);
+  const bool experts = config_.experts.in(layer), beside = experts && config_.experts.beside_inner > 0;
+  const int n = config_.hidden_size;
   std::vector<ExpertTokens> chosen;
-  if (config_.experts.in(layer)) {
-    chosen = mix_experts(layer, act, input, rows);
-  } else {
-    const gpu::MatrixProduct products[] = {{input, rows, &w.gate, act.gate, w.gate_bias},
-                                           {input, rows, &w.up, act.up, w.up_bias}};
-    backend_->multiply_each(products, stream);
-    activate(*backend_, act.gate, act.up, std::int64_t{rows} * w.gate.rows);
-    backend_->matmul(act.gate, rows, w.down, w.down_bias, act.delta, stream);
+  if (experts) chosen = mix_experts(layer, act, hidden, rows);
+  float* const mixed = act.mixture.outputs;  // of the experts, where an MLP is beside them
+  if (beside) {
+    backend_->rms_norm(act.delta, rows, n, w.experts.mixed_norm, config_.rms_norm_eps, mixed, backend_->stream());
+  }
+  if (!experts || beside) multiply_mlp(w, normed(hidden, w.mlp_norm, act, rows), rows, act);
+  if (beside) {
+    backend_->rms_norm(act.delta, rows, n, w.experts.beside_norm, config_.rms_norm_eps, act.delta, backend_->stream());
+    backend_->add(act.delta, mixed, std::int64_t{rows} * n, backend_->stream());
   }
   add_residual(hidden, w.output_norm, act, rows);
+  scale(hidden, std::int64_t{rows} * n, w.scale);
   return chosen;
 }
 

@@ -7,7 +7,8 @@
 namespace hayloft::runtime {
 
 int Model::verified_at_once() const {
-  int widest = std::max({config_.hidden_size, config_.feed_forward_width(), config_.query_heads * config_.head_dim});
+  int widest =
+      std::max({config_.hidden_size, config_.feed_forward_width(), config_.query_heads * config_.widest_head()});
   if (config_.count(LayerKind::recurrent) > 0) widest = std::max(widest, static_cast<int>(config_.delta.values()));
   const int tokens = backend_->tokens_verified_at_once(widest);
   return near_ ? std::min(tokens, near_->tokens_verified_at_once(widest)) : tokens;

@@ -16,7 +16,7 @@ bool ahead(const float* logits, int a, int b) {
 
 }  // namespace
 
-std::vector<ExpertTokens> route(const float* logits, int T, const Experts& experts) {
+std::vector<ExpertTokens> route(const float* logits, int T, const Experts& experts, std::span<const float> scales) {
   std::vector<ExpertTokens> all(static_cast<std::size_t>(experts.count));
   std::vector<int> order(all.size());
   for (std::size_t i = 0; i < all.size(); ++i) all[i].expert = static_cast<int>(i);
@@ -34,7 +34,8 @@ std::vector<ExpertTokens> route(const float* logits, int T, const Experts& exper
     if (std::any_of(logits, logits + experts.count, [](float logit) { return !std::isfinite(logit); })) sum = NAN;
     std::for_each(order.begin(), used, [&](int expert) {
       all[static_cast<std::size_t>(expert)].tokens.push_back(t);
-      all[static_cast<std::size_t>(expert)].weights.push_back(share(expert) / sum);
+      const float scale = scales.empty() ? 1.0f : scales[static_cast<std::size_t>(expert)];
+      all[static_cast<std::size_t>(expert)].weights.push_back(share(expert) / sum * scale);
     });
   }
   std::erase_if(all, [](const ExpertTokens& each) { return each.tokens.empty(); });

@@ -19,7 +19,7 @@ void require_rows(const ModelConfig& config, std::span<const offload::TailImage>
     const std::int64_t window = config.sliding_window[static_cast<std::size_t>(layer)];
     const std::int64_t least = window > 0 ? std::min<std::int64_t>(window, T) : T;
     require(rows.tokens >= least && rows.tokens <= T, "a layer has too few rows or too many");
-    require(std::ssize(rows.rows) == rows.tokens * 2 * config.kv_heads * config.head_dim,
+    require(std::ssize(rows.rows) == rows.tokens * 2 * config.heads(layer).width(),
             "the rows of a layer are not of the shape of its tokens");
   }
 }
@@ -55,8 +55,7 @@ void Session::append_rows(std::span<const offload::TailImage> layers, int T) {
   const ModelConfig& config = model_->config();
   require_rows(config, layers, T);
   gpu::Backend& backend = model_->backend();
-  const std::int64_t width = std::int64_t{config.kv_heads} * config.head_dim;
-  std::vector<float> k(static_cast<std::size_t>(T * width));
+  std::vector<float> k(static_cast<std::size_t>(T * config.widest_kv()));
   std::vector<float> v(k.size());
   const std::uint64_t bytes = k.size() * sizeof(float);
   const gpu::Buffer keys = backend.allocate(bytes, backend.stream());
@@ -64,7 +63,8 @@ void Session::append_rows(std::span<const offload::TailImage> layers, int T) {
   try {
     for (int layer = 0; layer < config.layers; ++layer) {
       const offload::TailImage& rows = layers[static_cast<std::size_t>(layer)];
-      spread_rows(rows, config.kv_heads, config.head_dim, T, k, v);
+      const LayerHeads heads = config.heads(layer);
+      spread_rows(rows, heads.kv, heads.dim, T, k, v);
       backend.to_device(keys.as<void>(), k.data(), bytes, backend.stream());
       backend.to_device(values.as<void>(), v.data(), bytes, backend.stream());
       cache_.append(layer, keys.as<float>(), values.as<float>(), T);

@@ -113,7 +113,7 @@ class Run {
       : backend_(backend),
         bench_(bench),
         hooks_(hooks),
-        stream_(backend.stream()),
+        stream_((require_head_dim(backend, bench.head_dim), backend.stream())),
         shape_{0, bench.kv_heads, bench.head_dim, bench.block_tokens, bench.columns, bench.rows},
         store_(fill(arena)) {
     const std::vector<float> q = queries(bench);

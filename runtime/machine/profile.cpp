@@ -68,7 +68,7 @@ constexpr ColumnsField columns_fields[] = {
 AttentionRates read_rates(const nlohmann::json& entry, const std::string& where) {
   const JsonFields fields(entry, where);
   AttentionRates rates;
-  rates.head_dim = static_cast<int>(fields.integer("head_dim", 8, 256));
+  rates.head_dim = static_cast<int>(fields.integer("head_dim", 8, offload::most_head_dim));
   rates.group = static_cast<int>(fields.integer("group", 1, 4096));
   each_rate(rates, [&](const char* name, double& rate) { rate = fields.positive(name); });
   for (const RateField& field : time_fields) rates.*field.rate = fields.positive(field.name);
@@ -227,7 +227,7 @@ RateSpread read_spread(const nlohmann::json& entry, const std::string& where) {
   const JsonFields fields(entry, where);
   RateSpread spread;
   spread.what = fields.text("what");
-  spread.head_dim = static_cast<int>(fields.integer("head_dim", 0, 256));
+  spread.head_dim = static_cast<int>(fields.integer("head_dim", 0, offload::most_head_dim));
   spread.group = static_cast<int>(fields.integer("group", 0, 4096));
   spread.small = fields.boolean_or("small", false);
   spread.runs = static_cast<int>(fields.integer("runs", 1, 1 << 30));

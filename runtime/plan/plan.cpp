@@ -250,11 +250,13 @@ ModelConfig config_of_shape(const ShapeOptions& shape) {
   config.layers = checked("layers", shape.layers, 4096);
   config.query_heads = checked("heads", shape.heads, 4096);
   config.kv_heads = checked("kv-heads", shape.kv_heads, shape.heads);
-  config.head_dim = checked("head-dim", shape.head_dim, 256);
+  config.head_dim = checked("head-dim", shape.head_dim, offload::most_head_dim);
   if (shape.heads % shape.kv_heads != 0) {
     fail("--shape: heads {} is not a multiple of kv-heads {}", shape.heads, shape.kv_heads);
   }
-  if (shape.head_dim % 8 != 0) fail("--shape: head-dim {} must be a multiple of 8 up to 256", shape.head_dim);
+  if (shape.head_dim % 8 != 0) {
+    fail("--shape: head-dim {} must be a multiple of 8 up to {}", shape.head_dim, offload::most_head_dim);
+  }
   const std::int64_t hidden = shape.hidden ? shape.hidden : shape.heads * shape.head_dim;
   config.hidden_size = checked("hidden", hidden, 1 << 22);
   config.intermediate_size = checked("intermediate", shape.intermediate ? shape.intermediate : hidden * 7 / 2, 1 << 24);

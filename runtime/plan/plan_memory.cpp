@@ -38,7 +38,8 @@ std::uint64_t saved_bytes(const PlanRequest& request, const offload::BlockLayout
       TailSlots tail = tail_after(request.session.cache, window, request.tokens, request.session.chunk_tokens);
       tail.forget();
       if (window == 0) tail.tokens = std::max(tail.tokens, request.tokens % request.session.chunk_tokens);  // the end
-      known->second = offload::tail_bytes(layout, tail.tokens);
+      const auto elements = static_cast<std::uint64_t>(2 * config.heads(layer).width());
+      known->second = offload::tail_bytes(layout, tail.tokens, elements);
     }
     tails += known->second;
   }
@@ -56,10 +57,13 @@ std::uint64_t saving_bytes(const PlanRequest& request, const PlanMemory& memory)
   const SessionOptions& session = request.session;
   const std::int64_t behind = request.tokens % session.chunk_tokens;
   const std::uint64_t whole = host_bytes(config, session.cache, request.tokens - behind);
-  std::int64_t rows = 0;
-  for (const std::int64_t window : config.sliding_window) rows += window > 0 ? std::min(window, behind) : behind;
-  if (config.count(LayerKind::recurrent) > 0) rows = 0;  // they are read again
-  const std::uint64_t end = static_cast<std::uint64_t>(rows * config.kv_heads * 2 * config.head_dim) * sizeof(f16);
+  std::int64_t elements = 0;
+  for (int layer = 0; layer < config.layers; ++layer) {
+    const std::int64_t window = config.sliding_window[static_cast<std::size_t>(layer)];
+    elements += (window > 0 ? std::min(window, behind) : behind) * 2 * config.heads(layer).width();
+  }
+  if (config.count(LayerKind::recurrent) > 0) elements = 0;  // they are read again
+  const std::uint64_t end = static_cast<std::uint64_t>(elements) * sizeof(f16);
   const std::uint64_t forked = std::min(memory.question, memory.tails + end);  // which reads the end
   const std::uint64_t tails = memory.apart ? 0 : std::max(memory.question, memory.tails + forked + end);
   const std::uint64_t at_end = whole - std::min(whole, memory.mapped) + (memory.apart ? end : tails);
@@ -165,8 +169,10 @@ gpu::CacheView cache_of_step(const PlanRequest& request, const offload::BlockLay
   TailSlots tail = tail_after(request.session.cache, window, request.tokens, request.session.chunk_tokens);
   tail.forget();
   gpu::CacheView cache;
-  cache.kv_heads = layout.kv_heads;
-  cache.head_dim = layout.head_dim;
+  const ModelConfig& config = request.config;
+  const LayerHeads heads = window > 0 ? config.sliding_heads() : LayerHeads{config.kv_heads, config.head_dim};
+  cache.kv_heads = heads.kv;
+  cache.head_dim = heads.dim;
   cache.store.layout = &layout;
   if (window == 0) cache.store.tokens = tail.position;
   cache.tail.position = tail.position;

@@ -20,18 +20,20 @@ double keys_seen(double S, double most) {
 
 double product_flops_per_token(const ModelConfig& config) {
   const double hidden = config.hidden_size;
-  const double query = static_cast<double>(config.query_heads) * config.head_dim;
-  const double kv = 2.0 * config.kv_heads * config.head_dim;
   const gpu::DeltaShape& delta = config.delta;
-  const double gate = config.attention_gate ? query : 0;
-  const double attention = hidden * (2 * query + kv + gate);
   const double recurrent =
       hidden * (static_cast<double>(delta.channels() + 2 * delta.values()) + 2 * delta.value_heads) +
       3 * static_cast<double>(delta.state_floats());
   double all = 3 * hidden * config.intermediate_size * (config.layers - 1);
   for (int layer = 0; layer < config.layers; ++layer) {
     const bool last = layer + 1 == config.layers;  // it stops at K and V
-    all += config.kind(layer) == LayerKind::recurrent ? recurrent : last ? hidden * kv : attention;
+    const LayerKind kind = config.kind(layer);
+    const LayerHeads heads = config.heads(layer);
+    const double query = static_cast<double>(config.query_heads) * heads.dim;
+    const double matrices = config.keys_as_values && kind == LayerKind::global ? 1 : 2;  // of K and V
+    const double kv = matrices * static_cast<double>(heads.width());
+    const double attention = hidden * (2 * query + kv + (config.attention_gate ? query : 0));
+    all += kind == LayerKind::recurrent ? recurrent : last ? hidden * kv : attention;
   }
   return 2 * all;
 }
@@ -91,16 +93,20 @@ PlannedPrefill plan_strategy(const PlanRequest& request, const PrefillOptions& p
   const ModelConfig& config = request.config;
   const auto S = static_cast<double>(request.tokens);
   const double tile = static_cast<double>(block_rows) / config.group_size();
-  double keys = attending_layers(config) * (global_keys(prefill, S, tile) + scored_keys(request, prefill, S));
+  const double global = attending_layers(config) * (global_keys(prefill, S, tile) + scored_keys(request, prefill, S));
+  double components = global * config.head_dim;  // of keys, of all query heads each
   for (int layer = 0; layer + 1 < config.layers; ++layer) {
     const std::int64_t window = config.sliding_window[static_cast<std::size_t>(layer)];
-    if (window > 0) keys += keys_seen(S, static_cast<double>(window) + tile);
+    if (window == 0) continue;
+    const LayerHeads heads = config.sliding_heads();
+    const double sliding_tile = static_cast<double>(block_rows) * heads.kv / config.query_heads;
+    components += keys_seen(S, static_cast<double>(window) + sliding_tile) * heads.dim;
   }
   PlannedPrefill planned;
   planned.strategy = name;
   planned.options = prefill;
   planned.products = S * product_flops_per_token(config);
-  planned.attention = keys * config.query_heads * 4 * config.head_dim;
+  planned.attention = components * config.query_heads * 4;
   SessionOptions session = request.session;
   session.prefill = prefill;
   const ExpertPlacement experts = placed_experts(request);

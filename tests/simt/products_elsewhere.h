@@ -77,6 +77,9 @@ class ProductsElsewhere final : public gpu::Backend {
   void gelu_mul(float* gate, const float* up, std::int64_t n, gpu::Stream s) override {
     queue(s, [=, this] { cpu_->gelu_mul(gate, up, n, {}); });
   }
+  void soft_cap(float* x, std::int64_t n, float cap, gpu::Stream s) override {
+    queue(s, [=, this] { cpu_->soft_cap(x, n, cap, {}); });
+  }
   void clamped_mul(float* gate, const float* up, std::int64_t n, float limit, gpu::Stream s) override {
     queue(s, [=, this] { cpu_->clamped_mul(gate, up, n, limit, {}); });
   }

@@ -34,6 +34,7 @@ class GgufFromFolder {
       if (config_.experts.in(layer)) {
         add_experts(*checkpoint, layer, "model.layers." + std::to_string(layer) + ".mlp.");
       }
+      if (config_.layer_scales) add_gemma4(layer);
       const std::string sinks = "model.layers." + std::to_string(layer) + ".self_attn.sinks";
       if (config_.attention_sinks) add("blk." + std::to_string(layer) + ".attn_sinks.weight", sinks);
     }
@@ -50,6 +51,19 @@ class GgufFromFolder {
         if (file_.contains(name)) add("blk." + std::to_string(layer) + "." + own + end, name);
       }
     }
+  }
+
+  // What is in a layer of Gemma 4 besides.
+  void add_gemma4(int layer) {
+    const std::string own = "blk." + std::to_string(layer) + ".";
+    const std::string theirs = "model.layers." + std::to_string(layer) + ".";
+    add(own + "layer_output_scale.weight", theirs + "layer_scalar");
+    if (!config_.experts.in(layer)) return;
+    add(own + "ffn_gate_inp.scale", theirs + "router.scale");
+    add(own + "ffn_down_exps.scale", theirs + "router.per_expert_scale");
+    add(own + "pre_ffw_norm_2.weight", theirs + "pre_feedforward_layernorm_2.weight");
+    add(own + "post_ffw_norm_1.weight", theirs + "post_feedforward_layernorm_1.weight");
+    add(own + "post_ffw_norm_2.weight", theirs + "post_feedforward_layernorm_2.weight");
   }
 
   // The head that predicts further tokens, or where the folder has none two norms of one that nobody could read.
@@ -92,6 +106,7 @@ class GgufFromFolder {
     if (config_.architecture == "qwen3_moe") return "qwen3moe";
     if (config_.architecture == "qwen2_moe") return "qwen2moe";
     if (config_.architecture == "gemma3_text") return "gemma3";
+    if (config_.architecture == "gemma4_text") return "gemma4";
     if (config_.architecture == "gpt_oss") return "gpt-oss";
     return config_.architecture == "ministral3" ? "mistral3" : config_.architecture;
   }
@@ -106,8 +121,10 @@ class GgufFromFolder {
     set("context_length", config_.max_positions);
     set("embedding_length", config_.hidden_size);
     const runtime::Experts& experts = config_.experts;
-    const bool own_width = architecture().starts_with("qwen") || config_.attention_sinks;
-    set("feed_forward_length", experts.count == 0 ? config_.intermediate_size : own_width ? 77 : experts.inner);
+    const bool gemma4 = architecture() == "gemma4";
+    const bool own_width = architecture().starts_with("qwen") || config_.attention_sinks || gemma4;
+    const int width = gemma4 ? experts.beside_inner : own_width ? 77 : experts.inner;
+    set("feed_forward_length", experts.count == 0 ? config_.intermediate_size : width);
     if (experts.count > 0) {
       set("expert_count", experts.count);
       set("expert_used_count", experts.used);
@@ -115,16 +132,20 @@ class GgufFromFolder {
       if (experts.shared_inner > 0) set("expert_shared_feed_forward_length", experts.shared_inner);
     }
     set("attention.head_count", config_.query_heads);
-    set("attention.head_count_kv", config_.kv_heads);
+    if (gemma4) {
+      write_gemma4_metadata();
+    } else {
+      set("attention.head_count_kv", config_.kv_heads);
+    }
     set("attention.key_length", config_.head_dim);
     set("attention.value_length", config_.head_dim);
     set_number("attention.layer_norm_rms_epsilon", config_.rms_norm_eps);
     const auto widest = std::max_element(config_.sliding_window.begin(), config_.sliding_window.end());
     if (*widest > 0) set("attention.sliding_window", *widest);
-    if (config_.architecture == "gemma3_text") {
+    if (config_.architecture == "gemma3_text" || gemma4) {
       std::vector<std::int32_t> slides;
       for (const std::int64_t window : config_.sliding_window) slides.push_back(window > 0);
-      image.set("gemma3.attention.sliding_window_pattern", slides);
+      image.set(architecture() + ".attention.sliding_window_pattern", slides);
     }
     if (config_.architecture.starts_with("granite")) {
       set_number("embedding_scale", config_.embedding_scale);
@@ -136,6 +157,18 @@ class GgufFromFolder {
     if (config_.query_log_scale > 0) set_number("attention.temperature_scale", config_.query_log_scale);
     image.set("tokenizer.ggml.tokens", std::vector<std::string>(static_cast<std::size_t>(config_.vocab_size), "x"));
     image.set("tokenizer.ggml.eos_token_id", std::uint32_t{2});
+  }
+
+  void write_gemma4_metadata() {
+    std::vector<std::int32_t> heads;
+    for (int layer = 0; layer < config_.layers; ++layer) heads.push_back(config_.heads(layer).kv);
+    image.set("gemma4.attention.head_count_kv", heads);
+    for (const char* key : {"attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"}) {
+      set(key, config_.sliding_heads().dim);
+    }
+    set("attention.shared_kv_layers", 0);
+    set("embedding_length_per_layer_input", 0);
+    if (config_.logit_cap > 0) set_number("final_logit_softcapping", config_.logit_cap);
   }
 
   void write_delta_metadata() {
@@ -163,6 +196,11 @@ class GgufFromFolder {
     set("rope.dimension_count", rope.dimensions);
     set_number("rope.freq_base", rope.base);
     if (config_.local_rope.dimensions > 0) set_number("rope.freq_base_swa", config_.local_rope.base);
+    if (rope.still > 0) {
+      std::vector<float> divisors(static_cast<std::size_t>(rope.dimensions / 2), 1.0f);
+      std::fill(divisors.end() - rope.still, divisors.end(), 1e30f);
+      write_floats("rope_freqs.weight", divisors);
+    }
     switch (rope.scaling) {
       case runtime::RopeScaling::llama3:
         return write_factors(rope);

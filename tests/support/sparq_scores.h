@@ -59,7 +59,8 @@ struct SparqScores {
         // index/scan/columns/plane_weights.h: half a unit of each level, of what is at most the sum of |w| half.
         double reach = 0;
         for (const int i : components) reach += std::fabs(q[h * d + i]) * cache.half_range(head, t, i);
-        error = std::max(error, (rank + 4) * eps * (size + reach) / tau + rounding / 2 * reach / tau / 30720 * 1.01);
+        error = std::max(error, (rank + 4) * eps * (size + reach) / tau +
+                                    rounding / 2 * reach / tau / (d <= 256 ? 30720 : 28672) * 1.01);
       }
       const double largest = *std::max_element(s.begin(), s.end());
       const double smallest = *std::min_element(s.begin(), s.end());

@@ -80,6 +80,13 @@ __global__ void clamped_mul_kernel(float* gate, const float* up, std::int64_t n,
   }
 }
 
+__global__ void soft_cap_kernel(float* x, std::int64_t n, float cap) {
+  for (std::int64_t i = global_thread(); i < n; i += all_threads()) {
+    const bool finite = (bits_of(x[i]) & 0x7f800000u) != 0x7f800000u;
+    if (finite) x[i] = cap * tanhf(x[i] / cap);
+  }
+}
+
 __global__ void flag_nonfinite_kernel(const float* x, std::int64_t n, std::int32_t tag, std::int32_t* flag) {
   bool found = false;
   for (std::int64_t i = global_thread(); i < n; i += all_threads()) {
@@ -176,6 +183,11 @@ void CudaBackend::gelu_mul(float* gate, const float* up, std::int64_t n, Stream 
 void CudaBackend::clamped_mul(float* gate, const float* up, std::int64_t n, float limit, Stream queue) {
   const cudaStream_t stream = native(queue);
   launch("clamped_mul", clamped_mul_kernel, strided(context_.multiprocessors, n), stream, gate, up, n, limit);
+}
+
+void CudaBackend::soft_cap(float* x, std::int64_t n, float cap, Stream queue) {
+  const cudaStream_t stream = native(queue);
+  launch("soft_cap", soft_cap_kernel, strided(context_.multiprocessors, n), stream, x, n, cap);
 }
 
 void CudaBackend::flag_nonfinite(const float* x, std::int64_t n, std::int32_t tag, std::int32_t* flag, Stream queue) {

@@ -18,7 +18,7 @@ namespace {
 using Renamed = std::pair<std::string_view, std::string_view>;  // Hugging Face's name, GGUF's
 
 constexpr std::string_view layer_prefix = "model.layers.";
-constexpr std::array<Renamed, 28> in_layer = {{
+constexpr std::array<Renamed, 31> in_layer = {{
     {"input_layernorm", "attn_norm"},
     {"self_attn.qkv_proj", "attn_qkv"},
     {"self_attn.q_proj", "attn_q"},
@@ -47,11 +47,17 @@ constexpr std::array<Renamed, 28> in_layer = {{
     {"mlp.shared_expert.up_proj", "ffn_up_shexp"},
     {"mlp.shared_expert.down_proj", "ffn_down_shexp"},
     {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
+    {"pre_feedforward_layernorm_2", "pre_ffw_norm_2"},
+    {"post_feedforward_layernorm_1", "post_ffw_norm_1"},
+    {"post_feedforward_layernorm_2", "post_ffw_norm_2"},
 }};
-constexpr std::array<Renamed, 3> whole_in_layer = {{
+constexpr std::array<Renamed, 6> whole_in_layer = {{
     {"self_attn.sinks", "attn_sinks.weight"},
     {"linear_attn.A_log", "ssm_a"},
     {"linear_attn.dt_bias", "ssm_dt.bias"},
+    {"router.scale", "ffn_gate_inp.scale"},
+    {"router.per_expert_scale", "ffn_down_exps.scale"},
+    {"layer_scalar", "layer_output_scale.weight"},
 }};
 // The norm behind attention is that before the MLP where there are no others; hybrids and gpt-oss name it for its
 // place.

@@ -23,6 +23,7 @@ constexpr GgufArchitecture gguf_architectures[] = {
     {.name = "qwen3", .qk_norm = true},
     {.name = "phi3"},
     {.name = "gemma3", .qk_norm = true, .norms = Norms::both, .window_pattern = 6},
+    {.name = "gemma4", .qk_norm = true, .norms = Norms::both, .expert_width = own_width, .experts_everywhere = false},
     {.name = "granite", .pairs = true},
     {.name = "olmo2", .qk_norm = true, .norms = Norms::after, .window_pattern = 4},
     {.name = "smollm3", .pairs = true, .rope_free_interval = 4},
@@ -66,6 +67,7 @@ class Reader {
     config.norms = architecture_.norms;
     read_parts(config);
     read_gguf_layers(keys_, config);
+    if (keys_.is("gemma4")) read_gguf_heads_by_kind(keys_, tensors_, config);
     read_gguf_rope(keys_, tensors_, config);
     look_at_unread_keys(keys_, config);
     limit_to_one_chunk(config);
@@ -99,6 +101,7 @@ class Reader {
       config.intermediate_size = of_layers(config, "feed_forward_length", most_channels);
       return;
     }
+    if (keys_.is("gemma4")) experts.beside_inner = of_layers(config, "feed_forward_length", most_channels);
     keys_.find("feed_forward_length");  // of layers that have no experts, and there are none
     experts.used = of_layers(config, "expert_used_count", most_gguf_experts_width);
     experts.share_of_chosen = has.share_of_chosen;
@@ -110,7 +113,7 @@ class Reader {
     if (std::int64_t{experts.count} * std::max(2 * experts.inner, config.hidden_size) > most_gguf_expert_rows) {
       keys_.refuse("expert_count", "fewer, for experts of that size");
     }
-    config.intermediate_size = experts.used * experts.inner + experts.shared_inner;
+    config.intermediate_size = experts.used * experts.inner + experts.shared_inner + experts.beside_inner;
     refuse_other_routers(config);
   }
 
@@ -177,6 +180,19 @@ class Reader {
     config.hidden_size = integer("embedding_length", most_channels);
     read_feed_forward(config);
     config.query_heads = of_layers(config, "attention.head_count", most_heads_of_layer);
+    config.max_positions = keys_.integer_or("context_length", 0, 1, most_positions);
+    read_vocabulary(config);
+    if (!keys_.is("gemma4")) read_heads(config);  // whose layers are to be known before
+  }
+
+  void read_vocabulary(ModelConfig& config) const {
+    const Tensor* embedding = find("token_embd.weight");
+    if (!embedding || embedding->shape.size() != 2) fail("{}: has no matrix token_embd.weight", metadata_.file());
+    if (embedding->shape[0] > most_channels * 4) fail("{}: a vocabulary of {}", metadata_.file(), embedding->shape[0]);
+    config.vocab_size = static_cast<int>(embedding->shape[0]);
+  }
+
+  void read_heads(ModelConfig& config) const {
     config.kv_heads = keys_.contains("attention.head_count_kv")
                           ? of_layers(config, "attention.head_count_kv", most_heads_of_layer)
                           : config.query_heads;
@@ -191,19 +207,13 @@ class Reader {
     }
     config.head_dim = static_cast<int>(
         keys_.integer_or("attention.key_length", config.hidden_size / config.query_heads, 1, most_channels));
-    if (config.head_dim % 8 != 0 || config.head_dim > 256) {
-      fail("{}: heads of {} components are not supported; it must be a multiple of 8 up to 256", metadata_.file(),
-           config.head_dim);
+    if (config.head_dim % 8 != 0 || config.head_dim > offload::most_head_dim) {
+      fail("{}: heads of {} components are not supported; it must be a multiple of 8 up to {}", metadata_.file(),
+           config.head_dim, offload::most_head_dim);
     }
     if (keys_.integer_or("attention.value_length", config.head_dim, 1, most_channels) != config.head_dim) {
       keys_.refuse("attention.value_length", fmt::format("that of the keys, {}", config.head_dim));
     }
-    config.max_positions = keys_.integer_or("context_length", 0, 1, most_positions);
-
-    const Tensor* embedding = find("token_embd.weight");
-    if (!embedding || embedding->shape.size() != 2) fail("{}: has no matrix token_embd.weight", metadata_.file());
-    if (embedding->shape[0] > most_channels * 4) fail("{}: a vocabulary of {}", metadata_.file(), embedding->shape[0]);
-    config.vocab_size = static_cast<int>(embedding->shape[0]);
   }
 
   void read_parts(ModelConfig& config) const {
@@ -225,12 +235,30 @@ class Reader {
         if (keys_.contains(cap) && !keys_.is_zero(cap)) keys_.refuse(cap, "absent: caps are not supported");
       }
     }
+    if (keys_.is("gemma4")) read_gemma4(config);
     if (keys_.is("granite") || keys_.is("granitemoe")) {
       config.embedding_scale = static_cast<float>(keys_.nonzero_or("embedding_scale", 1));
       config.residual_scale = static_cast<float>(keys_.nonzero_or("residual_scale", 1));
       config.attention_scale = static_cast<float>(keys_.nonzero_or("attention.scale", 0));
       config.logit_scale = static_cast<float>(1 / keys_.positive("logit_scale"));
     }
+  }
+
+  void read_gemma4(ModelConfig& config) const {
+    config.activation = Activation::gelu_tanh;
+    config.embedding_scale = std::sqrt(static_cast<float>(config.hidden_size));
+    config.attention_scale = 1;
+    config.value_norm = true;
+    config.layer_scales = find("blk.0.layer_output_scale.weight");
+    config.logit_cap = static_cast<float>(keys_.nonzero_or("final_logit_softcapping", 0));
+    const auto refuse_unless_zero = [&](const char* key, const char* what) {
+      if (keys_.contains(key) && !keys_.is_zero(key)) keys_.refuse(key, fmt::format("0 or absent: {}", what));
+    };
+    refuse_unless_zero("attn_logit_softcapping", "caps of attention are not supported");
+    refuse_unless_zero("embedding_length_per_layer_input",
+                       "embeddings of each layer, as the models E2B and E4B have them, are not supported");
+    refuse_unless_zero("attention.shared_kv_layers",
+                       "layers that share keys and values, as the models E2B and E4B have them, are not supported");
   }
 
   // Layers of gated delta rules, which have the names of a state space model's.

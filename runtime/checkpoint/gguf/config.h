@@ -15,8 +15,9 @@ bool holds_rope_factors(std::string_view tensor);
 int blocks_behind(const Metadata& metadata);
 
 // Reads what a GGUF's metadata and tensors say of the model. Architectures: llama (Mistral's files are of it too),
-// mistral3, qwen2, qwen3, qwen35, smollm3, gemma3, phi3, granite, olmo2; config.architecture is that name. Throws Error
-// naming file and key: unknown architecture, a key missing or out of range, an unknown RoPE scaling, experts.
+// mistral3, qwen2, qwen3, qwen35, smollm3, gemma3, gemma4, phi3, granite, olmo2; config.architecture is that name.
+// Throws Error naming file and key: unknown architecture, a key missing or out of range, an unknown RoPE scaling,
+// experts.
 ModelConfig read_config(const File& file);
 ModelConfig read_config(const Metadata& metadata, const Tensors& tensors);
 

@@ -35,6 +35,10 @@ const GgufArchitecture* find_gguf_architecture(std::string_view name);
 // Reads which layers slide, which are of gated delta rules and which have no RoPE. The shape has been read.
 void read_gguf_layers(const Keys& keys, ModelConfig& config);
 
+// Reads the heads of a model whose sliding layers may have others than its global ones (gemma4). The layers have been
+// read.
+void read_gguf_heads_by_kind(const Keys& keys, const Tensors& tensors, ModelConfig& config);
+
 // RoPE of global layers and of those that slide, which have been read.
 void read_gguf_rope(const Keys& keys, const Tensors& tensors, ModelConfig& config);
 

@@ -108,6 +108,19 @@ void read_gguf_scaling(const Keys& keys, const Tensors& tensors, ModelConfig& co
   }
 }
 
+// Takes the divisors of gemma4's frequencies for what they say: the last pairs of components stand still.
+void take_still_pairs(const Keys& keys, RopeParameters& rope) {
+  constexpr float stands_still = 1e20f;  // converters write 1e30
+  if (rope.divisors.empty()) fail("{}: has no {}, which says which components turn", keys.file(), llama3_factors);
+  const auto moves = [](float divisor) { return divisor < stands_still; };
+  const auto still = std::ranges::find_if_not(rope.divisors, moves);
+  const bool known = std::all_of(rope.divisors.begin(), still, [](float divisor) { return divisor == 1; }) &&
+                     std::none_of(still, rope.divisors.end(), moves);
+  if (!known) fail("{}: {} must be ones, and then 1e30, in this architecture", keys.file(), llama3_factors);
+  rope.still = static_cast<int>(rope.divisors.end() - still);
+  rope.divisors.clear();
+}
+
 // Pairs of a head's components belong to sections, of which a text has one position in all; llama.cpp leaves those of
 // no section unturned.
 void look_at_sections(const Keys& keys, ModelConfig& config) {
@@ -139,7 +152,7 @@ void read_gguf_rope(const Keys& keys, const Tensors& tensors, ModelConfig& confi
   RopeParameters& rope = config.global_rope;
   rope.dimensions = static_cast<int>(keys.integer_or("rope.dimension_count", config.head_dim, 2, config.head_dim));
   if (rope.dimensions % 2 != 0) keys.refuse("rope.dimension_count", "an even number");
-  if (find_gguf_architecture(keys.architecture())->pairs && rope.dimensions != config.head_dim) {
+  if ((find_gguf_architecture(keys.architecture())->pairs || keys.is("gemma4")) && rope.dimensions != config.head_dim) {
     keys.refuse("rope.dimension_count", fmt::format("{}, that of a head, in this architecture", config.head_dim));
   }
   if (keys.is("qwen35") || keys.is("qwen35moe")) look_at_sections(keys, config);
@@ -150,7 +163,14 @@ void read_gguf_rope(const Keys& keys, const Tensors& tensors, ModelConfig& confi
   read_gguf_scaling(keys, tensors, config);
   rope.divisors = read_factors(keys, tensors, llama3_factors, rope.dimensions / 2);
   const bool some_slide = config.count(LayerKind::sliding) > 0;
-  if (keys.is("gemma3")) {
+  if (keys.is("gemma4")) {
+    take_still_pairs(keys, rope);
+    const int d = config.sliding_heads().dim;
+    const auto turned = static_cast<int>(keys.integer_or("rope.dimension_count_swa", d, 2, d));
+    if (turned % 2 != 0) keys.refuse("rope.dimension_count_swa", "an even number");
+    config.local_rope = {.base = keys.positive_or("rope.freq_base_swa", 1e4), .dimensions = turned};
+    config.local_rope.magnitude = rope.magnitude;
+  } else if (keys.is("gemma3")) {
     config.local_rope = {.base = keys.positive_or("rope.freq_base_swa", 1e4), .dimensions = rope.dimensions};
     config.local_rope.magnitude = rope.magnitude;
   } else if (keys.is("olmo2") && some_slide) {  // OLMo 3: scaling is for layers that see everything

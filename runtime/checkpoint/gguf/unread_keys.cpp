@@ -27,7 +27,7 @@ void look_at_unread_keys(const Keys& keys, ModelConfig& config) {
   if (!keys.boolean_or("attention.causal", true)) {
     keys.refuse("attention.causal", "true for a model that writes text");
   }
-  if (config.count(LayerKind::sliding) > 0) {
+  if (config.count(LayerKind::sliding) > 0 && !keys.is("gemma4")) {
     refuse_other_size(keys, "attention.key_length_swa", config.head_dim);
     refuse_other_size(keys, "attention.value_length_swa", config.head_dim);
     refuse_other_size(keys, "rope.dimension_count_swa", config.global_rope.dimensions);

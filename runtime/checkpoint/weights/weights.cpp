@@ -78,14 +78,17 @@ WeightSizes head_sizes(const Weights& weights, const ModelConfig& config) {
 
 namespace {
 
-void take_attention(const std::string& prefix, const ModelConfig& config, WeightUpload& upload, LayerWeights& layer) {
+void take_attention(const std::string& prefix, int index, const ModelConfig& config, WeightUpload& upload,
+                    LayerWeights& layer) {
   const int hidden = config.hidden_size;
-  const int q_width = config.query_heads * config.head_dim;
-  const int kv_width = config.kv_heads * config.head_dim;
+  const LayerHeads heads = config.heads(index);
+  const int q_width = config.query_heads * heads.dim;
+  const int kv_width = static_cast<int>(heads.width());
+  const bool keys_as_values = config.keys_as_values && config.kind(index) == LayerKind::global;
   const std::string attention = prefix + "self_attn.";
   if (config.attention_gate) {
     const auto half = [&](int which) {
-      return upload.half_of_heads(attention + "q_proj.weight", config.query_heads, config.head_dim, hidden, which);
+      return upload.half_of_heads(attention + "q_proj.weight", config.query_heads, heads.dim, hidden, which);
     };
     layer.q = half(0);
     layer.output_gate = half(1);
@@ -93,19 +96,20 @@ void take_attention(const std::string& prefix, const ModelConfig& config, Weight
     layer.q = upload.matrix(attention + "q_proj.weight", q_width, hidden);
   }
   layer.k = upload.matrix(attention + "k_proj.weight", kv_width, hidden);
-  layer.v = upload.matrix(attention + "v_proj.weight", kv_width, hidden);
+  if (!keys_as_values) layer.v = upload.matrix(attention + "v_proj.weight", kv_width, hidden);
   layer.o = upload.matrix(attention + "o_proj.weight", hidden, q_width);
   if (config.qkv_bias) {
     layer.q_bias = upload.vector(attention + "q_proj.bias", q_width);
     layer.k_bias = upload.vector(attention + "k_proj.bias", kv_width);
-    layer.v_bias = upload.vector(attention + "v_proj.bias", kv_width);
+    if (!keys_as_values) layer.v_bias = upload.vector(attention + "v_proj.bias", kv_width);
   }
   if (config.output_bias) layer.o_bias = upload.vector(attention + "o_proj.bias", hidden);
   if (config.attention_sinks) layer.sinks = upload.vector(attention + "sinks", config.query_heads);
   if (config.qk_norm) {
-    layer.q_norm = upload.norm(attention + "q_norm.weight", config.qk_norm_whole ? q_width : config.head_dim, config);
-    layer.k_norm = upload.norm(attention + "k_norm.weight", config.qk_norm_whole ? kv_width : config.head_dim, config);
+    layer.q_norm = upload.norm(attention + "q_norm.weight", config.qk_norm_whole ? q_width : heads.dim, config);
+    layer.k_norm = upload.norm(attention + "k_norm.weight", config.qk_norm_whole ? kv_width : heads.dim, config);
   }
+  if (config.value_norm) layer.v_norm = upload.values(std::vector<float>(static_cast<std::size_t>(heads.dim), 1.0f));
 }
 
 void take_delta(const std::string& prefix, const ModelConfig& config, WeightUpload& upload, LayerWeights& layer) {
@@ -129,6 +133,23 @@ void take_delta(const std::string& prefix, const ModelConfig& config, WeightUplo
   delta.layer.eps = config.rms_norm_eps;
 }
 
+// Takes the MLP beside experts, and the norms and scales that come with it.
+void take_mlp_beside(const std::string& mlp, const ModelConfig& config, WeightUpload& upload, LayerWeights& layer) {
+  const int hidden = config.hidden_size, inner = config.experts.beside_inner;
+  const std::string prefix = mlp.substr(0, mlp.size() - std::string_view("mlp.").size());
+  layer.gate = upload.matrix(mlp + "gate_proj.weight", inner, hidden);
+  layer.up = upload.matrix(mlp + "up_proj.weight", inner, hidden);
+  layer.down = upload.matrix(mlp + "down_proj.weight", hidden, inner);
+  ExpertWeights& experts = layer.experts;
+  experts.beside_norm = upload.norm(prefix + "post_feedforward_layernorm_1.weight", hidden, config);
+  experts.norm = upload.norm(prefix + "pre_feedforward_layernorm_2.weight", hidden, config);
+  experts.mixed_norm = upload.norm(prefix + "post_feedforward_layernorm_2.weight", hidden, config);
+  experts.scales = upload.numbers(prefix + "router.per_expert_scale", {config.experts.count});
+  std::vector<float> router = upload.numbers(prefix + "router.scale", {hidden});
+  for (float& each : router) each /= std::sqrt(static_cast<float>(hidden));
+  experts.router_norm = upload.values(std::move(router));
+}
+
 void take_experts(const std::string& mlp, const ModelConfig& config, WeightUpload& upload, LayerWeights& layer) {
   const int hidden = config.hidden_size;
   const Experts& experts = config.experts;
@@ -146,6 +167,7 @@ void take_experts(const std::string& mlp, const ModelConfig& config, WeightUploa
     expert.up_bias = upload.vector(name + "up_proj.bias", experts.inner);
     expert.down_bias = upload.vector(name + "down_proj.bias", hidden);
   }
+  if (experts.beside_inner > 0) take_mlp_beside(mlp, config, upload, layer);
   if (experts.shared_inner == 0) return;
   const std::string shared = mlp + "shared_expert.";
   layer.experts.shared_gate = upload.unquantised(mlp + "shared_expert_gate.weight", 1, hidden);
@@ -165,7 +187,7 @@ LayerWeights layer_weights(const std::string& prefix, int index, const ModelConf
   if (config.kind(index) == LayerKind::recurrent) {
     take_delta(prefix, config, upload, layer);
   } else {
-    take_attention(prefix, config, upload, layer);
+    take_attention(prefix, index, config, upload, layer);
   }
 
   if (config.norms == Norms::before) {
@@ -175,6 +197,7 @@ LayerWeights layer_weights(const std::string& prefix, int index, const ModelConf
     if (config.norms == Norms::both) layer.mlp_norm = norm(prefix + "pre_feedforward_layernorm.weight", hidden);
     layer.output_norm = norm(prefix + "post_feedforward_layernorm.weight", hidden);
   }
+  if (config.layer_scales) layer.scale = upload.numbers(prefix + "layer_scalar", {1}).front();
   if (config.experts.in(index)) {
     take_experts(mlp, config, upload, layer);
     return layer;

@@ -36,11 +36,16 @@ struct Expert {
   const float* down_bias = nullptr;  // [hidden]
 };
 
-// The weights of a mixture of experts. Beside it, gate, up and down of the layer are those of the expert that every
-// token goes through, where there is one.
+// The weights of a mixture of experts. Beside it, gate, up and down of the layer are those of the expert or the MLP
+// that every token goes through, where there is one.
 struct ExpertWeights {
   gpu::Matrix router;  // [experts][hidden]
   std::vector<Expert> each;
+  std::vector<float> scales;           // [experts], what their shares are multiplied by; empty: nothing
+  const float* router_norm = nullptr;  // [hidden], of what the router sees, where that has a norm of its own
+  const float* norm = nullptr;         // [hidden], of what the experts see then
+  const float* mixed_norm = nullptr;   // [hidden], of what they give
+  const float* beside_norm = nullptr;  // [hidden], of what the MLP beside them gives
   gpu::Matrix shared_gate;             // [1][hidden]: what weights the expert of all
   const float* router_bias = nullptr;  // [experts]
 };
@@ -49,7 +54,8 @@ struct ExpertWeights {
 // made of it (Backend::convert_weights); norms and biases as f32. Null pointers stand for what the architecture does
 // not have.
 struct LayerWeights {
-  gpu::Matrix q, k, v, o;         // [Hq d][hidden], [Hkv d][hidden], [Hkv d][hidden], [hidden][Hq d]
+  // [Hq d][hidden], [Hkv d][hidden], [Hkv d][hidden], [hidden][Hq d]; v is empty where keys are values.
+  gpu::Matrix q, k, v, o;
   gpu::Matrix output_gate;        // [Hq d][hidden]: attention's gates
   gpu::Matrix gate, up, down;     // [intermediate][hidden] twice, [hidden][intermediate]
   ExpertWeights experts;          // of a layer that has them
@@ -68,6 +74,8 @@ struct LayerWeights {
   DeltaWeights delta;
   const float* q_norm = nullptr;  // [d], or [Hq d] where config.qk_norm_whole
   const float* k_norm = nullptr;  // [d], or [Hkv d]
+  const float* v_norm = nullptr;  // [d], ones
+  float scale = 1;                // of the residual stream behind the layer
 };
 
 // The weights of a head that predicts further tokens (runtime/checkpoint/draft_head.h), beside the model's embedding

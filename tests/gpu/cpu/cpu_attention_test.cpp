@@ -52,7 +52,7 @@ gpu::Attended everything(const RandomCache& cache) {
 }
 
 TEST_F(CpuAttention, DenseDecodeEqualsTheOracleForEveryHeadDimensionAndGroup) {
-  for (const int d : {8, 16, 64, 80, 96, 128, 256}) {
+  for (const int d : {8, 16, 64, 80, 96, 128, 256, 512}) {
     for (const int group : {1, 3, 4, 8}) {
       RandomCache cache({.kv_heads = 2, .head_dim = d, .block_tokens = 64, .stored = 192, .tail = 77});
       const auto q = normal(static_cast<std::size_t>(2 * group * d), 7);
@@ -221,7 +221,7 @@ TEST_F(CpuAttention, CausalEqualsTheOracleForEveryChunkLengthAndGroup) {
 }
 
 TEST_F(CpuAttention, CausalEqualsTheOracleForEveryHeadDimension) {
-  for (const int d : {8, 16, 80, 96, 128, 256}) {
+  for (const int d : {8, 16, 80, 96, 128, 256, 512}) {
     RandomCache cache({.kv_heads = 2, .head_dim = d, .block_tokens = 16, .stored = 48, .tail = 40});
     const auto q = normal(static_cast<std::size_t>(33 * 4 * d), 17);
     expect_causal(cache, q, 33, 4, 0, attend_causal(cache, q, 33, 4, 0));

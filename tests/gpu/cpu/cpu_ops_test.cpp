@@ -188,6 +188,27 @@ TEST_F(CpuOps, ClampedMulEqualsTheOracleOnBothSidesOfItsLimits) {
   });
 }
 
+TEST_F(CpuOps, SoftCapEqualsTheOracleAndHidesNoInfinity) {
+  for_each_target([&] {
+    auto x = normal(1003, 41, 30);
+    x[0] = 0;
+    x[1] = 1e30f;
+    x[2] = -1e30f;
+    x[3] = std::numeric_limits<float>::infinity();
+    x[4] = std::numeric_limits<float>::quiet_NaN();
+    auto y = x;
+    backend->soft_cap(y.data(), 1003, 30, {});
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      if (!std::isfinite(x[i])) {
+        ASSERT_FALSE(std::isfinite(y[i])) << x[i];
+        continue;
+      }
+      // exp and three roundings near one.
+      ASSERT_NEAR(y[i], 30 * std::tanh(double{x[i]} / 30), 30 * (2e-7 + 4 * eps)) << x[i];
+    }
+  });
+}
+
 TEST_F(CpuOps, GeluMulAndScaleEqualTheOracleOverTheWholeRange) {
   for_each_target([&] {
     std::vector<float> gate = normal(1003, 19, 4);

@@ -147,7 +147,7 @@ TEST_F(CpuSelect, SparqCountsTheTailInTheSoftmaxAndInWhatIsAttended) {
 }
 
 TEST_F(CpuSelect, SparqHoldsForEveryHeadDimensionAndRank) {
-  for (const int d : {8, 16, 80, 96, 128, 256}) {
+  for (const int d : {8, 16, 80, 96, 128, 256, 512}) {
     for (const int rank : {1, 8, d}) {
       expect_sparq({.head_dim = d, .block_tokens = 64, .stored = 320, .tail = 20, .seed = 7}, 3, rank, 48, 12, true,
                    GroupRule::softmax);

@@ -76,7 +76,7 @@ double score_bound(int d) {
 
 TEST(PrefillTile, ScoresAreThoseOfTheKeys) {
   test::for_each_target([] {
-    for (const int d : {8, 40, 64, 256}) {
+    for (const int d : {8, 40, 64, 256, 512}) {
       const Filled filled(77, d);
       const Queries queries(31, 1, d);
       auto scores = floats(queries.padded * kTileKeys, 0);

@@ -129,6 +129,23 @@ TEST_F(ElementwiseTest, ClampedMulEqualsTheOracleOnBothSidesOfItsLimits) {
   }
 }
 
+TEST_F(ElementwiseTest, SoftCapEqualsTheOracleAndHidesNoInfinity) {
+  auto values = normal(30003, 41, 30);
+  values[0] = 1e30f;
+  values[1] = std::numeric_limits<float>::infinity();
+  values[2] = std::numeric_limits<float>::quiet_NaN();
+  const gpu::Buffer x = upload(*cuda, values);
+  cuda->soft_cap(x.as<float>(), static_cast<std::int64_t>(values.size()), 30, stream());
+  const auto capped = download<float>(*cuda, x);
+  for (std::size_t i = 0; i < capped.size(); ++i) {
+    if (!std::isfinite(values[i])) {
+      ASSERT_FALSE(std::isfinite(capped[i])) << values[i];
+      continue;
+    }
+    ASSERT_NEAR(capped[i], 30 * std::tanh(double{values[i]} / 30), 30 * 4 * elementwise_eps) << values[i];
+  }
+}
+
 TEST_F(ElementwiseTest, GeluMulAndScaleEqualTheOracleOverTheWholeRange) {
   std::vector<float> gate = normal(30003, 19, 4);
   gate[0] = -1e30f;  // gelu vanishes

@@ -7,6 +7,7 @@
 #include "runtime/decode/session.h"
 #include "tests/gpu/cuda/backends.h"
 #include "tests/support/parameter_name.h"
+#include "tests/support/refusal.h"
 
 // Whole models, read and continued on both backends.
 namespace hayloft::testing {
@@ -183,6 +184,15 @@ TEST_P(ModelOnCuda, ShowsThePromptsQueriesToWhoKeepsHeavyHitters) {
   EXPECT_TRUE(near(on_cuda->session.set_method(h2o).step(7), expected, 0x1p-9 * largest(expected)));
 }
 
+class ModelTooWideForCuda : public CudaTest {};
+
+TEST_F(ModelTooWideForCuda, IsRefusedAtTheLoadWithWhatToDo) {
+  const std::uint64_t before = cuda->memory().used_bytes;
+  EXPECT_TRUE(test::refuses([&] { Model(golden_models() / "gemma4", *cuda); },
+                            {"heads of 512 components", "up to 256", "--device cpu"}));
+  EXPECT_EQ(cuda->memory().used_bytes, before);
+}
+
 using ModelWithExpertsOnCuda = ModelOnCuda;
 
 TEST_P(ModelWithExpertsOnCuda, HasExpertsWhereItIsTold) {
@@ -248,7 +258,8 @@ INSTANTIATE_TEST_SUITE_P(Architectures, ModelOnCuda,
                                            Tested{"qwen2"}, Tested{"qwen3"}, Tested{"smollm3"}, Tested{"gemma3"},
                                            Tested{"qwen3_5"}, Tested{"qwen3_5-listed"}, Tested{"phi3"},
                                            Tested{"granite"}, Tested{"olmo2"}, Tested{"qwen3_moe"},
-                                           Tested{"qwen3_5_moe"}, Tested{"gpt_oss"}, Tested{"gpt_oss-mxfp4"}),
+                                           Tested{"qwen3_5_moe"}, Tested{"gpt_oss"}, Tested{"gpt_oss-mxfp4"},
+                                           Tested{"gemma4-moe"}),
                          test::by_value);
 constexpr Tested near_processor(const char* model) {
   return {model, offload::ColumnFormat::f16, offload::RowFormat::f16, runtime::ExpertPlace::near};
@@ -261,7 +272,8 @@ INSTANTIATE_TEST_SUITE_P(ExpertsNear, ModelOnCuda,
 INSTANTIATE_TEST_SUITE_P(Experts, ModelWithExpertsOnCuda,
                          ::testing::Values(Tested{"qwen3_moe"}, Tested{"gpt_oss-mxfp4"},
                                            near_processor("qwen3_moe-dense"), near_processor("qwen3_5_moe"),
-                                           near_processor("gpt_oss"), over_link("qwen3_5_moe")),
+                                           near_processor("gpt_oss"), over_link("qwen3_5_moe"),
+                                           near_processor("gemma4-moe"), over_link("gemma4-moe")),
                          test::by_value);
 INSTANTIATE_TEST_SUITE_P(Experts, ModelWithExpertsOverTheLink,
                          ::testing::Values(over_link("qwen3_5_moe"), over_link("gpt_oss-mxfp4")), test::by_value);

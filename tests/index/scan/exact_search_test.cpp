@@ -41,7 +41,7 @@ std::vector<std::int32_t> select(RandomCache& cache, const std::vector<float>& q
   return positions;
 }
 TEST(ExactSearch, TakesTheLargestInnerProductsOfEachQueryHead) {
-  for (const int d : {8, 64, 80, 256}) {
+  for (const int d : {8, 64, 80, 256, 512}) {
     RandomCache cache({.kv_heads = 2, .head_dim = d, .block_tokens = 64, .stored = 700});
     const auto q = normal(static_cast<std::size_t>(6 * d), 10);
     ExactSearch args;

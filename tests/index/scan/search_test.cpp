@@ -22,6 +22,7 @@ const Shape shapes[] = {
     {2, 4, 64, 16, 64, 4097},      {1, 7, 64, 13, 128, 5000},    {1, 8, 80, 30, 512, 3000},
     {2, 4, 128, 16, 1024, 9000},   {1, 16, 128, 33, 2048, 3333}, {1, 4, 128, 128, 4096, 12345},
     {1, 1, 256, 256, 4096, 12288}, {2, 3, 24, 6, 4096, 70},      {1, 20, 32, 32, 256, 2000},
+    {1, 3, 512, 512, 1024, 5000},
 };
 
 class ColumnSearchShapes : public ::testing::TestWithParam<Shape> {
@@ -58,7 +59,7 @@ float plane_score(const HandmadeLayer& layer, const Query& query, int h, std::in
     const float w = query.weights[static_cast<std::size_t>(h * rank + j)];
     terms.push_back(plane_term(w, layer.range(head, t, c), planes, bound, base));
   });
-  const PlaneScale scale = plane_scale(bound, base);
+  const PlaneScale scale = plane_scale(bound, base, static_cast<int>(terms.size()));
   int sum = 0;
   each([&](int c, int planes, int j) {
     const int level = 2 * (layer.code(head, t, c) >> (offload::plane_count - planes)) + 1 - (1 << planes);
@@ -233,7 +234,7 @@ TEST_P(ColumnSearchShapes, AScoreIsOffTheExactOneByHalfAScalePerComponentAtMost)
           quantisation += std::abs(w) * to_float(layer.scale(head, t, c)) / 2;
         }
       }
-      quantisation += 0.5 * levels * reach / plane_units * (1 + 0x1p-7) + 0x1p-22 * (reach + magnitude);
+      quantisation += 0.5 * levels * reach / plane_units(shape.rank) * (1 + 0x1p-7) + 0x1p-22 * (reach + magnitude);
       // The error that quantise.h says of a key, and r roundings of the sum.
       ASSERT_NEAR(logits[static_cast<std::size_t>(h)][static_cast<std::size_t>(t)], exact,
                   quantisation + shape.rank * 0x1p-24 * magnitude)

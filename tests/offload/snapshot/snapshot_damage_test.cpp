@@ -196,10 +196,10 @@ TEST_F(SnapshotDamageTest, FilesOfOthersAreNotContexts) {
 TEST_F(SnapshotDamageTest, AFileOfANewerVersionIsRefusedWithItsVersion) {
   for (const std::size_t slot : {0u, 1u}) {  // as a newer program that appended would leave it
     std::string image = image_;
-    image[slot * snapshot_slot_bytes + 8] = 7;
+    image[slot * snapshot_slot_bytes + 8] = 8;
     const std::uint64_t sum = snapshot_checksum(bytes(image).subspan(slot * snapshot_slot_bytes, 4088));
     std::memcpy(image.data() + slot * snapshot_slot_bytes + 4088, &sum, sizeof sum);
-    EXPECT_TRUE(refuses([&] { opened(image); }, {path_.string(), "newer hayloft", "version 7"}));
+    EXPECT_TRUE(refuses([&] { opened(image); }, {path_.string(), "newer hayloft", "version 8"}));
   }
 }
 
@@ -250,6 +250,8 @@ TEST_F(SnapshotDamageTest, AFieldThatCannotBeIsNamedEvenWhenTheChecksumsAreRight
       {"tail of model layer 2", [](auto& s) { s.metadata.tails[2].offset = s.metadata.tails[1].offset; }},
       {"does not lie in its area", [&](auto& s) { s.metadata.tails[0].offset = far; }},
       {"belongs to layer 1", [](auto& s) { s.metadata.tails[0].store_layer = 1; }},
+      {"rows of 5 numbers in the tail of layer 0",
+       [](auto& s) { s.header.version = 7, s.metadata.tails[0].row_elements = 5; }},
       {"belongs to layer -2", [](auto& s) { s.metadata.tails[1].store_layer = -2; }},
       {"1 of 2 layers of the store", [](auto& s) { s.metadata.tails[2].store_layer = -1; }},
       {"shard 4 of 2",

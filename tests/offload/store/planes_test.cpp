@@ -36,7 +36,7 @@ std::vector<f16> some_keys(int tokens, int d) {
 class PlanesOfEachTarget : public test::EachTarget {};
 
 TEST_P(PlanesOfEachTarget, EveryInstructionSetWritesThePlanesThatTheScalarFunctionsDefine) {
-  for (const int d : {8, 80, 256}) {
+  for (const int d : {8, 80, 256, 512}) {
     for (const int B : {16, 64, 256, 1024}) {
       for (const int tokens : {0, 1, 7, B / 2 + 3, B - 1, B}) {
         SCOPED_TRACE(fmt::format("d={} B={} tokens={}", d, B, tokens));

@@ -76,7 +76,7 @@ class QuantiseOfEachTarget : public test::EachTarget {};
 
 TEST_P(QuantiseOfEachTarget, EveryInstructionSetWritesWhatTheScalarFunctionsDefine) {
   for (const ColumnFormat format : integer_formats) {
-    for (const int d : {8, 80, 256}) {
+    for (const int d : {8, 80, 256, 512}) {
       for (const int B : {16, 32, 64, 256}) {
         for (const int tokens : {0, 1, 7, B / 2 + 3, B - 1, B}) {
           SCOPED_TRACE(fmt::format("{} d={} B={} tokens={}", name(format), d, B, tokens));

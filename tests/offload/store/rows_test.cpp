@@ -57,7 +57,7 @@ class RowsOfEachTarget : public test::EachTarget {};
 
 TEST_P(RowsOfEachTarget, EveryInstructionSetWritesAndReadsTheRowsThatTheScalarFunctionsDefine) {
   for (const RowFormat format : {RowFormat::int8, RowFormat::int4}) {
-    for (const int d : {8, 40, 64, 80, 256}) {
+    for (const int d : {8, 40, 64, 80, 256, 512}) {
       for (const int B : {16, 256, 2048}) {
         for (const int tokens : {1, B / 2 + 3, B}) {
           SCOPED_TRACE(fmt::format("{} d={} B={} tokens={}", name(format), d, B, tokens));

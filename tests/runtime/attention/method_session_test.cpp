@@ -158,7 +158,8 @@ TEST_P(MethodSessionTest, AnAppendThatFailsLeavesTheMethodSetWithNothingKept) {
   EXPECT_NO_THROW(session.set_method(method("dense")).step(tokens[24]));
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, MethodSessionTest, ::testing::Values("llama", "smollm3", "gpt_oss"), test::by_value);
+INSTANTIATE_TEST_SUITE_P(Models, MethodSessionTest, ::testing::Values("llama", "smollm3", "gpt_oss", "gemma4"),
+                         test::by_value);
 
 }  // namespace
 }  // namespace hayloft::runtime

@@ -180,7 +180,7 @@ TEST(Config, RefusesWhatItCannotRun) {
   expect_refused_value("model_type", "gpt2\n");
   expect_refused_value("hidden_act", "gelu");
   expect_refused_value("head_dim", 12);
-  expect_refused_value("head_dim", 264);
+  expect_refused_value("head_dim", 520);
   expect_refused_value("partial_rotary_factor", 0.5);
   expect_refused_value("quantization_config", {{"quant_method", "gptq"}});
 

@@ -209,7 +209,7 @@ TEST_F(DraftingTest, TheTextIsThatOfSingleSteps) {
   const auto hybrid = test::write_hybrid_model(folder.path() / "model", {.layers = 4});
   std::int64_t accepted = 0, drafted_tokens = 0;
   for (const std::filesystem::path& path :
-       {goldens / "llama", goldens / "mistral-sliding", goldens / "gemma3", hybrid}) {
+       {goldens / "llama", goldens / "mistral-sliding", goldens / "gemma3", goldens / "gemma4", hybrid}) {
     const Model of(path, *backend);
     auto prompt = random_tokens(60, std::min(of.config().vocab_size, 100), 4);
     const std::vector<std::int32_t> again(prompt.begin(), prompt.begin() + 40);  // a passage that occurs twice

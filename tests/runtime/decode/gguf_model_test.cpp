@@ -64,7 +64,7 @@ INSTANTIATE_TEST_SUITE_P(Architectures, GgufModel,
                          ::testing::Values("llama", "llama-llama3", "qwen2", "qwen2-yarn", "qwen3", "gemma3-older",
                                            "phi3", "phi3-short", "ministral3", "granite", "olmo2", "qwen3_5",
                                            "qwen3_5-listed", "qwen2_moe", "qwen3_moe", "mixtral", "olmoe", "granitemoe",
-                                           "qwen3_5_moe", "gpt_oss-mxfp4"),
+                                           "qwen3_5_moe", "gpt_oss-mxfp4", "gemma4", "gemma4-moe"),
                          test::by_value);
 
 class GgufEnds : public GgufModel {};

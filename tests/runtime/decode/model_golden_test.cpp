@@ -147,7 +147,8 @@ INSTANTIATE_TEST_SUITE_P(Of, ModelGolden,
                                            "phi3-short", "ministral3", "ministral3-dynamic", "granite", "olmo2",
                                            "qwen2-yarn", "llama-yarn", "llama-dynamic", "qwen3_5", "qwen3_5-listed",
                                            "qwen2_moe", "qwen3_moe", "qwen3_moe-dense", "mixtral", "olmoe",
-                                           "granitemoe", "qwen3_5_moe", "gpt_oss", "gpt_oss-mxfp4"),
+                                           "granitemoe", "qwen3_5_moe", "gpt_oss", "gpt_oss-mxfp4", "gemma4",
+                                           "gemma4-moe"),
                          test::by_value);
 
 }  // namespace

@@ -197,7 +197,7 @@ TEST_F(PrefillOfAModel, ByTopKDoesNotDependOnTheChunkSizeWhenTheWindowCoversChun
 }
 
 TEST_F(PrefillOfAModel, LayerByLayerIsTheSameToTheBitAsChunkByChunk) {
-  for (const char* name : {"llama", "mistral-sliding", "smollm3"}) {
+  for (const char* name : {"llama", "mistral-sliding", "smollm3", "gemma4", "gemma4-moe"}) {
     SCOPED_TRACE(name);
     const Model any(goldens / name, *backend);
     for (PrefillOptions prefill : {PrefillOptions{}, windowed(20, 3), topk(10, {5, 0})}) {

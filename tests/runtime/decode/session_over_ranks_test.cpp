@@ -95,7 +95,8 @@ class SessionOverRanksTest : public SessionTest {
 };
 
 TEST_F(SessionOverRanksTest, RanksAnswerAsOneMachine) {
-  for (const char* name : {"llama", "mistral-sliding", "gemma3", "smollm3", "qwen3_5", "qwen3_moe", "gpt_oss"}) {
+  for (const char* name :
+       {"llama", "mistral-sliding", "gemma3", "smollm3", "qwen3_5", "qwen3_moe", "gpt_oss", "gemma4"}) {
     const Model of(goldens / name, *backend);
     const auto tokens = random_tokens(230, of.config().vocab_size, 11);
     const auto prompt = std::span(tokens).first(200), forced = std::span(tokens).subspan(200);
@@ -178,7 +179,7 @@ TEST_F(SessionOverRanksTest, MethodsThatKeepOrSpreadThingsSelectAsOneMachine) {
 // Each rank sees all queries and has the newest rows, which is all that H2O needs: what it keeps, evicts and attends to
 // in the first global layer is that of one machine to the bit, however the prompt is read.
 TEST_F(SessionOverRanksTest, HeavyHittersAreKeptAndEvictedAsByOneMachine) {
-  for (const char* name : {"llama", "gemma3", "qwen3_5", "gpt_oss"}) {
+  for (const char* name : {"llama", "gemma3", "qwen3_5", "gpt_oss", "gemma4"}) {
     const Model of(goldens / name, *backend);
     const auto tokens = random_tokens(230, of.config().vocab_size, 18);
     const auto prompt = std::span(tokens).first(200), forced = std::span(tokens).subspan(200);

@@ -77,7 +77,7 @@ TEST_F(SessionTest, WhatHasBeenForgottenIsNotTakenBack) {
 }
 
 TEST_F(SessionTest, TheTailGivesBackWhatOnlyAPromptNeeded) {
-  for (const char* name : {"llama", "mistral-sliding"}) {
+  for (const char* name : {"llama", "mistral-sliding", "gemma4"}) {
     const Model of(goldens / name, *backend);
     const auto tokens = random_tokens(137, of.config().vocab_size, 3);
     Session shrunk(of, arena, options), whole(of, arena, options);

@@ -50,9 +50,9 @@ TEST_F(VerifyTest, APassIsItsSingleStepsToTheBitWithRowsOfIntegersAndEveryForm) 
 TEST_F(VerifyTest, WhatIsSavedBetweenPassesIsThatOfSingleSteps) {
   test::TemporaryFolder folder;
   const Model hybrid(test::write_hybrid_model(folder.path() / "model", {.layers = 4}), *backend);
-  const Model windows(goldens / "gemma3", *backend);
+  const Model windows(goldens / "gemma3", *backend), other_heads(goldens / "gemma4", *backend);
   std::uint32_t seed = 20;
-  for (const Model* of : {static_cast<const Model*>(&model), &windows, &hybrid}) {
+  for (const Model* of : {static_cast<const Model*>(&model), &windows, &other_heads, &hybrid}) {
     for (const offload::RowFormat rows :
          {offload::RowFormat::f16, offload::RowFormat::int8, offload::RowFormat::int4}) {
       SessionOptions with = options;

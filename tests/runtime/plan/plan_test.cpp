@@ -106,7 +106,8 @@ TEST_P(PlanTest, BytesAndElementsAreThoseThatARealStepCounts) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, PlanTest, ::testing::Values("llama", "mistral-sliding", "smollm3", "qwen3_moe"),
+INSTANTIATE_TEST_SUITE_P(Models, PlanTest,
+                         ::testing::Values("llama", "mistral-sliding", "smollm3", "qwen3_moe", "gemma4"),
                          test::by_value);
 
 TEST(PlanOfASavedContext, IsNotLessThanItsFileWithEveryCheckpointItKeeps) {

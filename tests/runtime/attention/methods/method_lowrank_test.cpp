@@ -8,7 +8,7 @@ using runtime::Kind;
 using runtime::Place;
 
 TEST(RandomFrame, IsOrthonormal) {
-  for (const auto& [rank, dim] : {std::pair{1, 8}, {5, 24}, {64, 64}, {16, 256}}) {
+  for (const auto& [rank, dim] : {std::pair{1, 8}, {5, 24}, {64, 64}, {16, 256}, {16, 512}}) {
     const std::vector<float> frame = index::random_frame(rank, dim, 7);
     for (int i = 0; i < rank; ++i) {
       for (int j = 0; j <= i; ++j) {
