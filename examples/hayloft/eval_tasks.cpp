@@ -184,7 +184,9 @@ void EvalTasks::check_task(const std::string& name) const {
 }
 
 void EvalTasks::use_model(const std::filesystem::path& directory) {
-  if (chat_template_ == "model") ruler_.chat = chosen_template({}, directory);
+  if (chat_template_ != "model") return;
+  ruler_.chat = chosen_template({}, directory);
+  own_template_ = runtime::eval::text_digest(ruler_.chat.sources());
 }
 
 std::string EvalTasks::read_text() const {
@@ -255,7 +257,7 @@ void EvalTasks::enter(runtime::eval::EvalRecipe& recipe, int samples) const {
   recipe.digits = ruler_.digits;
   recipe.scored_tokens = scored_tokens_;
   if (std::count(tasks_.begin(), tasks_.end(), "depths") > 0) recipe.needles = samples;
-  recipe.chat_template = chat_template_;
+  recipe.chat_template = chat_template_ + (own_template_.empty() ? "" : " " + own_template_);
   recipe.haystack = digest("--haystack", haystack_);
   recipe.squad = digest("--squad", squad_);
   recipe.hotpotqa = digest("--hotpotqa", hotpotqa_);

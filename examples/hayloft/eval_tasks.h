@@ -48,6 +48,7 @@ class EvalTasks {
 
   std::string haystack_, squad_, hotpotqa_, text_;
   std::string chat_template_ = "none";
+  std::string own_template_;  // a digest of the model's, where that is used
   std::vector<std::string> prepared_;
   std::vector<std::string> tasks_;
   int scored_tokens_ = 128;

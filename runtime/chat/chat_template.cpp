@@ -48,7 +48,7 @@ ordered_json parse(std::string_view json, const char* what) {
 struct ChatTemplate::Source {
   std::map<std::string, jinja::Template> templates;  // by name, "default" for a single one
   std::vector<std::pair<std::string, std::string>> variables;
-  std::vector<std::string> texts;  // of all of them
+  std::map<std::string, std::string> texts;  // likewise
 
   const jinja::Template& choose(bool tools) const {
     auto found = tools ? templates.find("tool_use") : templates.end();
@@ -88,7 +88,7 @@ ChatTemplate ChatTemplate::from_sources(const std::vector<NamedTemplate>& source
   auto source = std::make_shared<Source>();
   source->variables = std::move(variables);
   for (const NamedTemplate& each : sources) {
-    source->texts.push_back(each.source);
+    source->texts.insert_or_assign(each.name, each.source);
     source->templates.insert_or_assign(each.name, jinja::Template(each.source, each.where));
   }
   ChatTemplate made;
@@ -172,7 +172,18 @@ bool ChatTemplate::names(std::string_view word) const {
 
 bool ChatTemplate::mentions(std::string_view text) const {
   return source_ && std::ranges::any_of(source_->texts,
-                                        [&](const std::string& each) { return each.find(text) != std::string::npos; });
+                                        [&](const auto& each) { return each.second.find(text) != std::string::npos; });
+}
+
+std::string ChatTemplate::sources() const {
+  std::string all;
+  const auto add = [&](const auto& pairs) {
+    for (const auto& [name, text] : pairs) all += fmt::format("{}\n{} bytes\n{}\n", name, text.size(), text);
+  };
+  if (!source_) return all;
+  add(source_->texts);
+  add(source_->variables);
+  return all;
 }
 
 // A template that names tools may still leave them out, so it is tried, with a system message too: some write tools

@@ -85,6 +85,9 @@ class ChatTemplate {
   // Returns whether `text` stands anywhere in the template.
   bool mentions(std::string_view text) const;
 
+  // Returns what it is made of, templates and variables: two with the same write the same at the same time.
+  std::string sources() const;
+
  private:
   struct Source;
   std::shared_ptr<const Source> source_;  // null: a single message as it is

@@ -6,6 +6,7 @@
 
 #include "offload/error.h"
 #include "offload/output_file.h"
+#include "offload/snapshot/shards.h"
 #include "runtime/checkpoint/fingerprint.h"
 #include "runtime/checkpoint/gguf/file.h"
 #include "runtime/context/context_file.h"
@@ -199,6 +200,9 @@ IngestResult update(const ModelSource& source, offload::Arena& arena, std::strin
 
 bool add_indices(const ModelSource& source, offload::Arena& arena, const std::filesystem::path& path,
                  const IngestOptions& options) {
+  if (offload::read_manifest(path)) {
+    fail("{}: lies in shards, which keep no index; --attn ann builds one when the context is opened", path.string());
+  }
   offload::SnapshotWriter writer = offload::SnapshotWriter::open_to_append(path);
   const offload::Snapshot snapshot = writer.snapshot();
   if (!snapshot.complete()) {

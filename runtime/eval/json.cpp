@@ -21,12 +21,6 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-std::string digest_of(std::string_view bytes) {
-  XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes.data(), bytes.size()));
-  return fmt::format("{:02x}", fmt::join(std::span(canonical.digest).first<8>(), ""));
-}
-
 std::optional<double> number_or_none(const json& object, const char* name) {
   const json& value = object.at(name);
   return value.is_null() ? std::nullopt : std::optional(value.get<double>());
@@ -165,13 +159,19 @@ std::string recipe_json(const EvalRecipe& recipe) {
   return json_line(object);
 }
 
+std::string text_digest(std::string_view bytes) {
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes.data(), bytes.size()));
+  return fmt::format("{:02x}", fmt::join(std::span(canonical.digest).first<8>(), ""));
+}
+
 std::string recipe_digest(const EvalRecipe& recipe) {
-  return digest_of(recipe_json(recipe));
+  return text_digest(recipe_json(recipe));
 }
 
 std::string file_digest(const std::string& option, const std::filesystem::path& path) {
   std::error_code error;
-  if (!std::filesystem::is_directory(path, error)) return digest_of(offload::read_file_bytes(option, path));
+  if (!std::filesystem::is_directory(path, error)) return text_digest(offload::read_file_bytes(option, path));
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(path, error)) {
     if (entry.is_regular_file(error)) files.push_back(entry.path());
@@ -181,8 +181,8 @@ std::string file_digest(const std::string& option, const std::filesystem::path& 
   std::string all;
   for (const auto& file : files)
     all += fmt::format("{} {}\n", file.lexically_relative(path).string(),
-                       digest_of(offload::read_file_bytes(option, file)));
-  return digest_of(all);
+                       text_digest(offload::read_file_bytes(option, file)));
+  return text_digest(all);
 }
 
 std::string method_key(const MethodOptions& method) {

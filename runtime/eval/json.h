@@ -21,8 +21,8 @@ struct EvalRecipe {
   std::uint64_t seed = 0;
   int digits = 0;
   int scored_tokens = 0;
-  int needles = 0;  // of the task `depths`, which all lie in one context; 0 without that task
-  std::string chat_template;
+  int needles = 0;            // of the task `depths`, which all lie in one context; 0 without that task
+  std::string chat_template;  // a name; that of a model with a digest behind it
   std::string haystack, squad, hotpotqa, triviaqa, cnn_dailymail, text;  // digests of what was read; empty: nothing
   std::vector<std::string> prepared;                                     // likewise, of the files of --jsonl
   std::string prefill;
@@ -41,7 +41,10 @@ struct EvalRecipe {
 std::string recipe_json(const EvalRecipe& recipe);    // one line
 std::string recipe_digest(const EvalRecipe& recipe);  // what its rows name it by
 
-// "3f2a...": of a file's bytes, or of all the files below a folder with their names. `option` is named in what it
+// "3f2a...": of the bytes.
+std::string text_digest(std::string_view bytes);
+
+// The same of a file's bytes, or of all the files below a folder with their names. `option` is named in what it
 // throws.
 std::string file_digest(const std::string& option, const std::filesystem::path& path);
 

@@ -142,6 +142,21 @@ TEST_F(EvalProgram, GoesOnWhereItWasStoppedAndTellsTheSame) {
   EXPECT_EQ(contents(at("rows.jsonl")), again);
 }
 
+// It lies beside the model, whose fingerprint says nothing of it.
+TEST_F(EvalProgram, RowsByAnotherTemplateOfTheSameModelAreNotMixedIn) {
+  const std::filesystem::path model = at("model");
+  std::filesystem::copy(std::filesystem::path(HAYLOFT_SOURCE_DIR) / "examples/needle-model/model", model);
+  const auto written = [&](const char* chat) {
+    folder_.write("model/chat_template.jinja", chat);
+    return eval({"-m", model, "--tasks", "niah_single_1", "--samples", "1", "-c", "1k", "--attn", "dense",
+                 "--chat-template", "model", "--out", at("e.jsonl")});
+  };
+  EXPECT_EQ(written("{{ messages[0].content }}").exit_code, 0);
+  EXPECT_EQ(written("{{ messages[0].content }}").exit_code, 0) << "the same recipe";
+  EXPECT_TRUE(refused_with(written("{{ messages[0].content }} {{ messages[0].role }}"), 1,
+                           {"e.jsonl", "another recipe", "chat_template"}));
+}
+
 TEST_F(EvalProgram, MeasuresATextAndDrawsAPlot) {
   std::string text;
   for (int i = 0; i < 3000; ++i) text += "the hay of field " + std::to_string(i * 37 % 1000) + " was brought in. ";

@@ -59,6 +59,29 @@ TEST_F(InputRanksTest, TextAndQuestionsComeFromStandardInput) {
   expect_as_alone({"chat", "--context", at("book.hay"), "-n", "4"}, "Where is the hay?\nAnd the straw?\n", {2});
 }
 
+// Else each rank would read a question of its own, or end where the others go on.
+TEST_F(InputRanksTest, RanksWriteMessagesAndEndAnswersAlike) {
+  write(at("book.txt"), "The hay is in the loft. The straw is in the barn.");
+  const Outcome saved = run_program({"ingest", "-m", model_, "-f", at("book.txt"), "--save", at("book.hay")});
+  ASSERT_EQ(saved.exit_code, 0) << saved.err;
+  const fs::path writes = folder_ / "writes-otherwise", ends = folder_ / "ends-otherwise";
+  for (const fs::path& other : {writes, ends})
+    fs::copy(model_, other, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  write(writes / "chat_template.jinja", "{% for m in messages %}{{ m.role }}={{ m.content }}\n{% endfor %}assistant=");
+  write(ends / "generation_config.json", R"({"eos_token_id": [0, 7]})");
+  const auto with = [&](const fs::path& model, std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), HAYLOFT_PROGRAM);
+    arguments.insert(arguments.end(), {"-m", model, "-n", "2"});
+    return arguments;
+  };
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"ask", at("book.hay"), "-p", "Where?"},
+                                                  std::vector<std::string>{"chat", "--context", at("book.hay")}}) {
+    const auto of = [&](const fs::path& model) { return with(model, command); };
+    expect_refused(apart({of(model_), of(writes)}), 1, {"rank 1 has another chat template"});
+    expect_refused(apart({of(model_), of(ends)}), 1, {"rank 1 has another model"});
+  }
+}
+
 TEST_F(InputRanksTest, WhatCannotBeReadIsSaidOnce) {
   const Outcome outcome = over(2, {"generate", "-m", model_, "-f", "-"});
   expect_refused(outcome, 1, {"the prompt is empty"});

@@ -286,6 +286,10 @@ TEST_F(RanksTest, RanksOfAnotherModelOrTextAreRefusedAtTheStart) {
   expect_refused(apart({usual, with(3, at("other"))}), 1, {"rank 1 has another model"});
   expect_refused(apart({usual, with(5, at("other.txt"))}), 1, {"rank 1 has another text"});
   expect_refused(apart({usual, with(7, "3")}), 1, {"rank 1 has another command line"});
+  const auto save = [&](const char* name) {
+    return std::vector<std::string>{HAYLOFT_PROGRAM, "ingest", "-m", model, "-f", at("text.txt"), "--save", at(name)};
+  };
+  expect_refused(apart({save("one.hay"), save("two.hay")}), 1, {"rank 1 has another command line"});
   expect_refused(apart({usual, with(3, at("missing"))}), 1, {"rank 1: ", "missing"});
 }
 

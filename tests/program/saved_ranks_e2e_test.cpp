@@ -57,6 +57,7 @@ TEST_F(SavedRanksTest, WhatHeavyHittersKeptOnOneMachineIsAskedByRanks) {
   // Shards have nothing of it.
   ASSERT_EQ(over(2, ingest(at("book.hay"))).exit_code, 0);
   expect_refused(over(2, by_h2o("book.hay")), 1, {"--attn h2o", "on one machine"});
+  EXPECT_TRUE(test::refused_with(run_program({"index", at("book.hay")}), 1, {"book.hay", "in shards", "no index"}));
   indexed[4] = at("other.hay");
   expect_refused(over(2, indexed), 2, {"--index", "over ranks"});
 }

@@ -157,7 +157,7 @@ class AskCommand : public Command {
     }
     method_ =
         runtime::with_column_recall(with_rates(method_, *environment_, machine_.profile), measured_columns(snapshot));
-    facts = {weights_digest(*environment_, directory_), shared_options(*app_), ""};
+    facts = {weights_digest(*environment_, directory_), shared_options(*app_), "", chat_.sources()};
   }
 
   // Chooses how questions are written and answers drawn: as the model's makers say, unless --template does.

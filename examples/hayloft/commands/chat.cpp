@@ -139,7 +139,7 @@ class ChatCommand : public Command {
     drawing_.channels = runtime::answer_form(*template_, {}, "").channels;
     method_ = with_rates(method_, *environment_, machine_.profile);
     if (snapshot_) method_ = runtime::with_column_recall(method_, measured_columns(*snapshot_));
-    facts = {weights_digest(*environment_, directory_), shared_options(*app_), ""};
+    facts = {weights_digest(*environment_, directory_), shared_options(*app_), "", template_->sources()};
   }
 
   void plan() {

@@ -216,8 +216,9 @@ class EvalCommand : public Command {
     tasks_.note_unread(*app_);
     const runtime::eval::EvalRecipe& read = report_.recipe;
     facts = {weights_digest(*environment_, directory_), shared_options(*app_),
-             fmt::format("{} {} {} {} {}", read.haystack, read.squad, read.hotpotqa, read.text,
-                         fmt::join(read.prepared, " "))};
+             fmt::format("{} {} {} {} {} {} {}", read.haystack, read.squad, read.hotpotqa, read.triviaqa,
+                         read.cnn_dailymail, read.text, fmt::join(read.prepared, " ")),
+             read.chat_template};
   }
 
   // Leaves out what is measured by all keys.

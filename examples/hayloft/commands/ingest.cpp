@@ -154,6 +154,8 @@ class IngestCommand : public Command {
     prepare_together([&] {
       const char* const what = !save_.empty() ? "--save" : !append_.empty() ? "--append" : "--update";
       facts = {weights_digest(environment, directory), shared_options(app_) + " " + what, text};
+      facts.options +=
+          " " + std::filesystem::path(path()).filename().string();  // shards lie beside the manifest by its name
     });
     join_ranks(facts, options_.session);
   }

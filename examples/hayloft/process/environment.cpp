@@ -228,7 +228,9 @@ std::string weights_digest(const Environment& environment, const std::filesystem
   if (!over_ranks()) return {};
   const runtime::ExpertPlacement experts = environment.model->expert_placement();
   const runtime::Fingerprint print = runtime::fingerprint(model, environment.model->run_options());
-  return fmt::format("{:02x} {}{}", fmt::join(print, ""), runtime::name(environment.weights),
+  // Which tokens end a text may stand beside the model, in its generation_config.json.
+  return fmt::format("{:02x} {} ends {}{}", fmt::join(print, ""), runtime::name(environment.weights),
+                     fmt::join(environment.model->config().eos_tokens, ","),
                      experts.place == runtime::ExpertPlace::device
                          ? ""
                          : fmt::format(" experts {}{}", runtime::name(experts.place),

@@ -75,7 +75,8 @@ class Ranks final : public Processes {
     const runtime::cluster::Fact all[] = {{"version of hayloft", HAYLOFT_VERSION},
                                           {"model or tokenizer", facts.weights},
                                           {"command line", facts.options},
-                                          {"text", facts.text}};
+                                          {"text", facts.text},
+                                          {"chat template", facts.chat}};
     runtime::cluster::require_same(met, all);
     session.attend_by(runtime::cluster::rank_attender(met));
   }

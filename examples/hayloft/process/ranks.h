@@ -31,6 +31,7 @@ struct StartFacts {
   std::string weights;  // a fingerprint
   std::string options;
   std::string text;
+  std::string chat = {};  // how messages are written
 };
 void join_ranks(const StartFacts& facts, runtime::SessionOptions& session);
 
