@@ -18,6 +18,8 @@ namespace hayloft::offload {
 namespace {
 
 [[noreturn]] void refuse(const std::filesystem::path& path, const char* what, int cause) {
+  const bool for_now = cause == EMFILE || cause == ENFILE || cause == ENOMEM;  // of this process, or of the system
+  if (for_now) fail_for_memory("{}: {}: {}", path.string(), what, std::generic_category().message(cause));
   fail("{}: {}: {}", path.string(), what, std::generic_category().message(cause));
 }
 

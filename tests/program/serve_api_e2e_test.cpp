@@ -258,6 +258,43 @@ TEST(ServeApi, ErrorsAtAMessagesPathHaveAnthropicsForm) {
   EXPECT_EQ(type_of("/v1/messages", key, 20000), "request_too_large");
 }
 
+// An answer from it would be refused, too.
+TEST(ServeApi, AContextOfAnotherModelIsNotCounted) {
+  const test::TemporaryFolder folder;
+  const std::filesystem::path model = test::needle_model_with_tools(folder);
+  const std::string text = folder.write("text.txt", "The quiet hay lies in the loft.");
+  for (const std::string base : {"10000", "20000"}) {
+    const auto made = test::run_program({"ingest", "-m", model.string(), "-f", text, "--save",
+                                         folder / ("base-" + base + ".hay"), "--rope-freq-base", base});
+    ASSERT_EQ(made.exit_code, 0) << made.err;
+  }
+  Served server({"--contexts", folder.path().string(), "--rope-freq-base", "10000"}, model);
+  const auto counted = [&](const std::string& context) {
+    return server.post("/v1/messages/count_tokens",
+                       {{"model", "model:" + context}, {"messages", {{{"role", "user"}, {"content", "hay"}}}}});
+  };
+  EXPECT_EQ(counted("base-10000").status, 200) << counted("base-10000").body;
+  const HttpAnswer refused = counted("base-20000");
+  EXPECT_EQ(refused.status, 400) << refused.body;
+  EXPECT_NE(refused.body.find("base-20000.hay"), std::string::npos) << refused.body;
+}
+
+TEST(ServeApi, AContextThatWasSavedElsewhereAfterItFailedHereIsListedOnce) {
+  const test::TemporaryFolder folder;
+  Served server({"--contexts", folder.path().string()});
+  const auto state = [&] { return json::parse(http(server.port, "GET", "/v1/contexts/far").body).value("state", ""); };
+  std::filesystem::create_directory(folder / "far.hay");  // in the way
+  EXPECT_EQ(server.post("/v1/contexts", {{"name", "far"}, {"text", "The quiet hay."}}).status, 202);
+  while (state() == "reading") ::sched_yield();
+  EXPECT_EQ(state(), "failed");
+  std::filesystem::remove(folder / "far.hay");
+  const auto made = test::run_program({"ingest", "-m", test::needle_model.string(), "-f",
+                                       folder.write("text.txt", "The quiet hay."), "--save", folder / "far.hay"});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  EXPECT_EQ(state(), "ready");
+  EXPECT_EQ(json::parse(http(server.port, "GET", "/v1/contexts").body)["data"].size(), 1u);
+}
+
 TEST(ServeApi, TheSmallerEndpointsIgnoreNothingEither) {
   const test::TemporaryFolder folder;
   Served server({"--contexts", folder.path().string()});

@@ -176,6 +176,8 @@ Outcome Routes::outcome(const Call& call) const {
     return refused;
   } catch (const openai::BadRequest& error) {
     return reply(error.status(), error.what(), error.field(), error.code());
+  } catch (const NoMemory& error) {
+    return reply(507, error.what());
   } catch (const Error& error) {
     return reply(400, error.what());
   } catch (const std::bad_alloc&) {
@@ -201,7 +203,9 @@ Outcome Routes::dispatch(const Call& call) const {
   if (call.path == "/v1/messages/count_tokens") {
     require_method(call, {"POST"});
     const openai::Request request = messages::count_request(call.body, served_);
-    return json_reply(json{{"input_tokens", messages::count_tokens(request, served_)}});
+    const std::int64_t tokens = messages::count_tokens(request, served_);
+    require_own_context(request);
+    return json_reply(json{{"input_tokens", tokens}});
   }
   if (call.path == "/v1/responses") {
     require_method(call, {"POST"});
@@ -236,6 +240,11 @@ Outcome Routes::dispatch(const Call& call) const {
     return error_reply(404, fmt::format("there is no such model; \"{}\" is", served_.name), "model", "model_not_found");
   }
   nothing_at(call.path);
+}
+
+void Routes::require_own_context(const openai::Request& request) const {
+  const std::string& context = request.generations.front().context;
+  if (!context.empty()) offload::Snapshot::open(served_.contexts.path(context)).require_model(source_.identity());
 }
 
 Reply Routes::response(const Call& call, const std::string& id) const {
@@ -311,6 +320,8 @@ Reply Routes::contexts(const Call& call) const {
   if (call.method == "GET") {
     json data = json::array();
     for (const ContextProgress& each : context_jobs_.progress()) {
+      // What has just been read, or has failed here and was saved by another program since.
+      if (served_.contexts.contains(each.name)) continue;
       data.push_back({{"name", each.name},
                       {"state", each.problem.empty() ? "reading" : "failed"},
                       {"tokens_read", each.done},

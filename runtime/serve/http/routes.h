@@ -46,6 +46,8 @@ class Routes {
  private:
   Outcome dispatch(const Call& call) const;
   void require_alone() const;  // where contexts are written
+  // Throws Error where the request's saved context is of another model, which the engine would find before an answer.
+  void require_own_context(const openai::Request& request) const;
   Reply response(const Call& call, const std::string& id) const;
   Reply models() const;
   Reply tokenize(const Call& call) const;

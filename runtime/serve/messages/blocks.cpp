@@ -132,9 +132,18 @@ class Translator {
     if (!object.contains("role") || !object.contains("content")) message.refuse("must have a role and content");
     const std::string role = Value(message.name() + ".role", object["role"]).text();
     const Value content(message.name() + ".content", object["content"]);
+    if (role == "assistant" && !messages.empty() && messages.back()["role"] != "assistant") require_results();
     if (role == "assistant") return add_assistant(content);
     if (role != "user") openai::refuse(message.name() + ".role", "must be user or assistant");
     add_user(content);
+  }
+  // Refuses calls that have no result, as the API does: the model would go on as if nothing had been called.
+  void require_results() const {
+    if (open_.empty()) return;
+    const auto& [id, field] = *open_.begin();
+    openai::refuse(field, fmt::format("the call \"{}\" has no result: send a tool_result with this tool_use_id in the "
+                                      "next message",
+                                      openai::shown_name(id)));
   }
   Json messages = Json::array();
 
@@ -143,12 +152,15 @@ class Translator {
     Json message = last_turn("assistant");
     std::string text = message["content"], thinking = message.value("reasoning_content", "");
     Json calls = message.value("tool_calls", Json::array());
-    for (const Block& block : read_blocks(content)) {
+    const std::vector<Block> blocks = read_blocks(content);
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      const Block& block = blocks[i];
       if (block.type == "text") add_text(text, block.text);
       if (block.type == "thinking") add_text(thinking, block.text);
       if (block.type == "tool_result") content.refuse("a tool_result is the user's");
       if (block.type != "tool_use") continue;
       names_[block.id] = block.name;
+      open_.emplace(block.id, fmt::format("{}[{}].id", content.name(), i));
       calls.push_back({{"id", block.id},
                        {"type", "function"},
                        {"function", {{"name", block.name}, {"arguments", openai::dumped(*block.input)}}}});
@@ -174,6 +186,7 @@ class Translator {
         if (block.error) result = "Error: " + result;
         const auto called = names_.find(block.id);
         if (called == names_.end()) openai::refuse(name + ".tool_use_id", "no tool_use before it has this id");
+        open_.erase(block.id);
         messages.push_back(
             {{"role", "tool"}, {"tool_call_id", block.id}, {"name", called->second}, {"content", result}});
       } else {
@@ -195,6 +208,7 @@ class Translator {
   }
 
   std::map<std::string, std::string> names_;  // of tools, by the ids of calls
+  std::map<std::string, std::string> open_;   // the fields of calls that have no result yet, likewise
 };
 
 struct Tool {
@@ -221,6 +235,7 @@ Json chat_messages(const Value& list) {
   for (std::size_t i = 0; i < list.list().size(); ++i) {
     translator.add(Value(fmt::format("{}[{}]", list.name(), i), list.json()[i]));
   }
+  translator.require_results();
   return std::move(translator.messages);
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 namespace hayloft::runtime::serve::openai {
 namespace {
@@ -138,6 +139,42 @@ Json checked_message(const Value& value, const ChatTemplate& chat_template) {
   return message;
 }
 
+// Refuses results of calls that nobody made and calls that have no result, as the API does: the model would go on as if
+// something else had been called, or nothing. What has no id cannot be told.
+void require_results(const Json& messages) {
+  std::set<std::string> called;
+  std::map<std::string, std::string> open;  // the field of each call that has no result yet, by its id
+  const auto require_none_open = [&] {
+    if (open.empty()) return;
+    const auto& [id, field] = *open.begin();
+    refuse(field, fmt::format("the call \"{}\" has no result: send a message of role \"tool\" with this tool_call_id "
+                              "behind it",
+                              shown_name(id)));
+  };
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const Json& message = messages[i];
+    if (message["role"] == "tool") {
+      if (!message.contains("tool_call_id")) continue;
+      const std::string& id = message["tool_call_id"].get_ref<const std::string&>();
+      if (!called.contains(id)) {
+        refuse(fmt::format("messages[{}].tool_call_id", i),
+               fmt::format("\"{}\": no call before it has this id", shown_name(id)));
+      }
+      open.erase(id);
+      continue;
+    }
+    require_none_open();
+    const Json calls = message.value("tool_calls", Json::array());
+    for (std::size_t k = 0; k < calls.size(); ++k) {
+      const Json id = calls[k].value("id", Json());
+      if (!id.is_string()) continue;
+      called.insert(id.get<std::string>());
+      open.emplace(id.get<std::string>(), fmt::format("messages[{}].tool_calls[{}].id", i, k));
+    }
+  }
+  require_none_open();
+}
+
 }  // namespace
 
 Json checked_messages(const Json& list, const ChatTemplate& chat_template) {
@@ -145,6 +182,7 @@ Json checked_messages(const Json& list, const ChatTemplate& chat_template) {
   for (std::size_t i = 0; i < list.size(); ++i) {
     messages.push_back(checked_message(Value(fmt::format("messages[{}]", i), list[i]), chat_template));
   }
+  require_results(messages);
   return messages;
 }
 

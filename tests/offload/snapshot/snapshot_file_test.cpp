@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <filesystem>
 #include <iterator>
@@ -8,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "offload/error.h"
 #include "offload/snapshot/writer.h"
 #include "tests/offload/snapshot/saved_fixture.h"
 #include "tests/support/refusal.h"
@@ -149,6 +151,18 @@ TEST_F(SnapshotTest, MistakesOfTheProgrammerAreCaughtAndChangeNothing) {
 
   EXPECT_EQ(bytes_of(part), before);
   EXPECT_EQ(writer.token_count(), 50);
+}
+
+// Which a server tells from a file that is damaged: later there may be some.
+TEST_F(SnapshotTest, WithoutADescriptorLeftItIsAsWithoutMemory) {
+  const auto path = saved(100, 100);
+  rlimit usual{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &usual), 0);
+  const rlimit none{0, usual.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  EXPECT_THROW(Snapshot::open(path), NoMemory);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);
+  EXPECT_NO_THROW(Snapshot::open(path));
 }
 
 TEST_F(SnapshotTest, LongReadsTellHowFarTheyAre) {

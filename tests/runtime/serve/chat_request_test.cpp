@@ -40,7 +40,8 @@ TEST_F(OpenAiRequestTest, ToolsThatTheTemplateLeavesOutAreRefused) {
   EXPECT_EQ(status_of(chat_request, messages + tools + R"(, "tool_choice": "none"})"), 200);
   // Calls on their way back are left out by some makers' will.
   const Request calls = chat_request(R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant",
-      "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}]})",
+      "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+      {"role": "tool", "tool_call_id": "1", "content": "b"}]})",
                                      served_);
   ASSERT_EQ(calls.notes[0].size(), 1u);
   EXPECT_NE(calls.notes[0][0].find("leaves out tool_calls"), std::string::npos);
@@ -68,8 +69,7 @@ TEST_F(OpenAiRequestTest, ToolsThatTheTemplateLeavesOutAreRefused) {
 }
 
 TEST_F(OpenAiRequestTest, RolesThatTheTemplateLeavesOutAreRefused) {
-  const std::string body =
-      R"({"messages": [{"role": "user", "content": "a"}, {"role": "tool", "content": "b", "tool_call_id": "1"}]})";
+  const std::string body = R"({"messages": [{"role": "user", "content": "a"}, {"role": "tool", "content": "b"}]})";
   EXPECT_EQ(status_of(chat_request, body), 200);  // the template writes any role
   template_ = ChatTemplate::from_source(
       "{% for m in messages %}{% if m.role in ['user', 'assistant'] %}{{ m.content }}{% endif %}{% endfor %}", "test");

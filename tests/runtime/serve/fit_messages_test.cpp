@@ -73,15 +73,17 @@ TEST_F(FitMessages, SeveralCallsOfAMessageAreOneEachWhereTheTemplateWritesOne) {
       "%}"
       ";{% endfor %}";
   template_ = ChatTemplate::from_source(all, "test");
-  EXPECT_EQ(written({said("user", "a"), calling, result("2")}),
-            "user: a;assistant: I look.<look><find><look>;tool: hay of 2;");
+  const Json messages{said("user", "a"), calling, result("2"), result("1"), result("3")};
+  EXPECT_EQ(written(messages),
+            "user: a;assistant: I look.<look><find><look>;tool: hay of 2;tool: hay of 1;tool: hay of 3;");
   template_ = ChatTemplate::from_source(
       "{% for m in messages %}{% if m.tool_calls and m.tool_calls | length > 1 %}{{ raise_exception('one call') }}"
       "{% endif %}{% endfor %}" +
           all,
       "test");
-  EXPECT_EQ(written({said("user", "a"), calling, result("2")}),
-            "user: a;assistant: I look.<look>;assistant: <find>;tool: hay of 2;assistant: <look>;");
+  EXPECT_EQ(written(messages),
+            "user: a;assistant: I look.<look>;tool: hay of 1;assistant: <find>;tool: hay of 2;assistant: <look>;"
+            "tool: hay of 3;");
 }
 
 TEST_F(FitMessages, CallsThatWouldBeLostAreRefused) {
@@ -155,11 +157,12 @@ TEST_F(FitMessages, WhatATemplateRefusesAllTheSameIsRefusedByItsFirstWord) {
   calling["thinking"] = "Where?";
   calling["tool_calls"] = {call("look", "1"), call("find", "2")};
   try {
-    written({said("user", "a"), calling}, {{{"type", "function"}, {"function", {{"name", "find"}}}}});
+    written({said("user", "a"), calling, result("1"), result("2")},
+            {{{"type", "function"}, {"function", {{"name", "find"}}}}});
     ADD_FAILURE() << "taken";
   } catch (const BadRequest& error) {
     EXPECT_EQ(error.status(), 400);
-    EXPECT_NE(std::string(error.what()).find("no tools, 2 messages"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("no tools, 4 messages"), std::string::npos) << error.what();
   }
 }
 

@@ -102,6 +102,47 @@ TEST_F(ToolRequest, NullCountsAsAbsent) {
             "input[0].content[0]");
 }
 
+// As the APIs refuse them: the model would go on as if something else had been called, or nothing.
+TEST_F(ToolRequest, CallsAndResultsBelongTogether) {
+  template_ = ChatTemplate::from_source(
+      "{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls %}{{ c.id }}{% endfor %}{{ "
+      "m.tool_call_id }}\n{% endfor %}",
+      "test");
+  const std::string user = R"({"role": "user", "content": "a"})";
+  const std::string call = R"({"role": "assistant", "tool_calls": [
+      {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+      {"id": "2", "type": "function", "function": {"name": "f", "arguments": "{}"}}]})";
+  const auto result = [](const std::string& id) {
+    return R"({"role": "tool", "content": "r", "tool_call_id": ")" + id + "\"}";
+  };
+  const auto refused = [&](const std::string& messages) {
+    return refused_field(chat_request, R"({"messages": [)" + messages + "]}");
+  };
+  const std::string both = result("1") + ", " + result("2");
+  EXPECT_EQ(refused(user + ", " + call + ", " + both), "");
+  EXPECT_EQ(refused(user + ", " + call + ", " + both + ", " + user + ", " + call + ", " + both), "") << "the ids again";
+  EXPECT_EQ(refused(user + ", " + call + ", " + result("3")), "messages[2].tool_call_id");
+  EXPECT_EQ(refused(user + ", " + result("1")), "messages[1].tool_call_id");
+  EXPECT_EQ(refused(user + ", " + call + ", " + result("1")), "messages[1].tool_calls[1].id");
+  EXPECT_EQ(refused(user + ", " + call + ", " + result("2") + ", " + user), "messages[1].tool_calls[0].id");
+  EXPECT_EQ(refused(user + R"(, {"role": "tool", "content": "r"})"), "") << "nothing says whose it is";
+
+  const std::string use = R"({"role": "assistant", "content": [
+      {"type": "tool_use", "id": "1", "name": "f", "input": {}}, {"type": "tool_use", "id": "2", "name": "f", "input": {}}]})";
+  const auto said = [](const std::string& blocks) { return R"({"role": "user", "content": [)" + blocks + "]}"; };
+  const auto block = [](const std::string& id) { return R"({"type": "tool_result", "tool_use_id": ")" + id + "\"}"; };
+  const auto refused_message = [&](const std::string& messages) {
+    return refused_field(message_request, R"({"max_tokens": 1, "messages": [)" + messages + "]}");
+  };
+  EXPECT_EQ(refused_message(user + ", " + use + ", " + said(block("1") + ", " + block("2"))), "");
+  EXPECT_EQ(refused_message(user + ", " + use + ", " + said(block("1")) + ", " + said(block("2"))), "") << "one turn";
+  EXPECT_EQ(refused_message(user + ", " + use + ", " + said(block("2"))), "messages[1].content[0].id");
+  EXPECT_EQ(refused_message(user + ", " + use + ", " + user), "messages[1].content[0].id");
+  EXPECT_EQ(refused_message(user + ", " + use + ", " + said(block("1")) + ", " +
+                            R"({"role": "assistant", "content": "b"}, )" + said(block("2"))),
+            "messages[1].content[1].id");
+}
+
 TEST_F(ToolRequest, FieldsOfAMessageAreTexts) {
   for (const char* value : {"5", "true", "{}", "[\"a\"]"}) {
     for (const std::string name : {"name", "tool_call_id", "reasoning_content"}) {
