@@ -25,8 +25,13 @@ inline std::uint64_t cuda_lists_at_once(int kv_heads, int group, std::int64_t to
 }
 // Returns how often it reads all rows of the store for a chunk of T tokens, the first of which sits at `first`.
 inline int cuda_sparse_passes(int kv_heads, int group, std::int64_t first, int T, const SparseCausal& how) {
+  const std::uint64_t at_once = cuda_lists_at_once(kv_heads, group, first + T, how);
+  if (is_chosen_for(first, {}, how)) {  // and so for all behind
+    const int most = sparse_block_tokens(group);
+    const auto blocks = static_cast<std::uint64_t>((T + most - 1) / most);
+    return static_cast<int>((blocks + at_once - 1) / at_once) * (cuda_score_passes + 1);
+  }
   const std::vector<QueryBlock> queries = query_blocks(0, T, group);
-  const std::size_t at_once = cuda_lists_at_once(kv_heads, group, first + T, how);
   int passes = 0;
   for (std::size_t from = 0; from < queries.size(); from += at_once) {
     passes +=

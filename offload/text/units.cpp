@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <iterator>
+
+#include "offload/text/format.h"
 
 namespace hayloft {
 namespace {
@@ -42,6 +45,11 @@ std::string in_units(double value, const Unit (&units)[N]) {
 
 std::string format_duration(double seconds) {
   return in_units(seconds, durations);
+}
+
+std::string format_large_bytes(double bytes) {
+  if (bytes < 0x1p63) return format_bytes(static_cast<std::uint64_t>(std::max(bytes, 0.0)));
+  return fmt::format("{:.1f} EiB", bytes / 0x1p60);
 }
 
 std::string format_flops(double operations) {

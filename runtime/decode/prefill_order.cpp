@@ -4,7 +4,7 @@
 
 #include "gpu/cuda_sparse.h"
 #include "offload/error.h"
-#include "offload/text/format.h"
+#include "offload/text/units.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -26,7 +26,7 @@ PrefillTraffic prefill_traffic(const ModelConfig& config, const SessionOptions& 
                                const WeightSizes& weights, const ExpertPlacement& experts) {
   const PrefillOptions& prefill = options.prefill;
   const std::int64_t B = options.cache.block_tokens;
-  std::uint64_t rows = 0;  // of one KV head of one global layer, over all chunks
+  double rows = 0;  // of one KV head of one global layer, over all chunks
   for (std::int64_t at = 0; at < tokens; at += options.chunk_tokens) {
     const std::int64_t stored = std::max<std::int64_t>(0, at - options.cache.window) / B * B;
     const std::int64_t T = std::min<std::int64_t>(options.chunk_tokens, tokens - at);
@@ -41,18 +41,16 @@ PrefillTraffic prefill_traffic(const ModelConfig& config, const SessionOptions& 
       read = stored *
              gpu::cuda_sparse_passes(config.kv_heads, config.group_size(), at, static_cast<int>(T), prefill.sparse);
     }
-    rows += static_cast<std::uint64_t>(read);
+    rows += static_cast<double>(read);
   }
   PrefillTraffic traffic;
   const std::uint64_t row_bytes = offload::BlockLayout(store_shape(config, options.cache)).row_bytes;
-  traffic.chunk_major = rows * row_bytes * static_cast<std::uint64_t>(config.kv_heads) *
-                        static_cast<std::uint64_t>(attending_layers(config));
-  traffic.layer_major = static_cast<std::uint64_t>(tokens) * static_cast<std::uint64_t>(config.hidden_size) *
-                        sizeof(float) * static_cast<std::uint64_t>(2 * config.layers - 1);
+  traffic.chunk_major = rows * static_cast<double>(row_bytes) * config.kv_heads * attending_layers(config);
+  traffic.layer_major = static_cast<double>(tokens) * config.hidden_size * sizeof(float) * (2 * config.layers - 1);
   if (experts.slots()) {
     const std::uint64_t all = weights.mixture_bytes, count = static_cast<unsigned>(config.experts.count);
-    const std::uint64_t missing = all / count * (count - static_cast<unsigned>(experts.kept));
-    const auto chunks = static_cast<std::uint64_t>((tokens + options.chunk_tokens - 1) / options.chunk_tokens);
+    const auto missing = static_cast<double>(all / count * (count - static_cast<unsigned>(experts.kept)));
+    const auto chunks = static_cast<double>((tokens + options.chunk_tokens - 1) / options.chunk_tokens);
     traffic.chunk_major += chunks * missing;
     traffic.layer_major += experts.ring > config.experts.count ? missing : chunks * missing;
   }
@@ -66,8 +64,8 @@ PrefillOrder prefill_order(const ModelConfig& config, const SessionOptions& opti
   const PrefillTraffic traffic = prefill_traffic(config, options, tokens, weights, experts);
   const bool layer = traffic.layer_major < traffic.chunk_major;
   return {layer ? Order::layer : Order::chunk,
-          fmt::format("{} move layer by layer, {} chunk by chunk", format_bytes(traffic.layer_major),
-                      format_bytes(traffic.chunk_major))};
+          fmt::format("{} move layer by layer, {} chunk by chunk", format_large_bytes(traffic.layer_major),
+                      format_large_bytes(traffic.chunk_major))};
 }
 
 }  // namespace hayloft::runtime

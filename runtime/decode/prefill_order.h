@@ -18,9 +18,10 @@ namespace hayloft::runtime {
 // Global layers of a prompt whose attention is computed. The last layer stops at K and V: nothing reads its output.
 int attending_layers(const ModelConfig& config);
 
+// Bytes over the link, which grow with the square of the length: those of a billion tokens are more than 64 bits count.
 struct PrefillTraffic {
-  std::uint64_t chunk_major = 0;  // bytes over the link
-  std::uint64_t layer_major = 0;
+  double chunk_major = 0;
+  double layer_major = 0;
 };
 
 // By options.prefill for the global layers; layer_major knows no difference between the strategies. experts: those of

@@ -102,9 +102,9 @@ struct PlanTime {
 struct PlannedPrefill {
   std::string strategy;  // "exact, chunk by chunk" ...
   PrefillOptions options;
-  double products = 0;      // floating-point operations of matrix products
-  double attention = 0;     // and of attention; 1e21 and more for the longest contexts
-  std::uint64_t moved = 0;  // bytes over the link to a device that computes: PrefillTraffic
+  double products = 0;   // floating-point operations of matrix products
+  double attention = 0;  // and of attention; 1e21 and more for the longest contexts
+  double moved = 0;      // bytes over the link to a device that computes: PrefillTraffic
   std::optional<double> seconds;
   // On request.card, by its published rates: half of its tensor cores', or the link where that takes longer.
   std::optional<double> card_seconds = {};

@@ -69,10 +69,10 @@ double searched_bytes(const ModelConfig& config, const PrefillOptions& prefill, 
 }
 
 double prefill_seconds(const PlanRequest& request, const PlannedPrefill& planned, const PrefillOptions& prefill,
-                       std::uint64_t expert_bytes, const MachineProfile& profile) {
+                       double expert_bytes, const MachineProfile& profile) {
   const AttentionRates rates = profile.rates(request.config.head_dim, request.config.group_size());
   return planned.products / profile.matmul / 1e9 + planned.attention / rates.causal / 1e9 +
-         static_cast<double>(expert_bytes) / profile.link_to_device.value_or(profile.near_read) / 1e9 +
+         expert_bytes / profile.link_to_device.value_or(profile.near_read) / 1e9 +
          searched_bytes(request.config, prefill, static_cast<double>(request.tokens)) /
              rates.topk_scan(request.session.cache.columns) / 1e9;
 }
@@ -84,7 +84,7 @@ constexpr double kTensorShare = 0.5;
 std::optional<double> seconds_on_card(const PlanRequest& request, const PlannedPrefill& planned) {
   if (!request.card || request.card->tensor_rate == 0 || planned.options.kind == Strategy::topk) return std::nullopt;
   return std::max((planned.products + planned.attention) / (request.card->tensor_rate * 1e12 * kTensorShare),
-                  static_cast<double>(planned.moved) / (request.card->link_rate * 1e9));
+                  planned.moved / (request.card->link_rate * 1e9));
 }
 
 PlannedPrefill plan_strategy(const PlanRequest& request, const PrefillOptions& prefill, const std::string& name,

@@ -37,6 +37,11 @@ std::uint64_t bytes_read(const Counters& counters) {
   return counters.total(Place::link) + counters.total(Place::near) + counters.total(Place::device);
 }
 
+// Whole numbers but where 64 bits count no more.
+nlohmann::ordered_json bytes_json(double bytes) {
+  return bytes < 0x1p63 ? nlohmann::ordered_json(static_cast<std::uint64_t>(bytes)) : nlohmann::ordered_json(bytes);
+}
+
 // The stages of all methods, each in the order of a step.
 std::vector<std::string> stages_of(const std::vector<PlannedMethod>& methods) {
   std::vector<std::string> all;
@@ -278,7 +283,7 @@ std::string plan_table(const Plan& plan) {
   text += on_card ? "---:|\n" : "\n";
   for (const PlannedPrefill& prefill : plan.prefill) {
     text += fmt::format("| {} | {} | {} | {} |", prefill.strategy, format_flops(prefill.products),
-                        format_flops(prefill.attention), format_bytes(prefill.moved));
+                        format_flops(prefill.attention), format_large_bytes(prefill.moved));
     const auto time = [](std::optional<double> s) { return s ? fmt::format(" {} |", format_duration(*s)) : " |"; };
     if (timed) text += time(prefill.seconds);
     if (on_card) text += time(prefill.card_seconds);
@@ -387,7 +392,7 @@ std::string plan_json(const std::vector<Plan>& plans) {
       entry["prefill"].push_back({{"strategy", prefill.strategy},
                                   {"product_flops", prefill.products},
                                   {"attention_flops", prefill.attention},
-                                  {"link_bytes", prefill.moved},
+                                  {"link_bytes", bytes_json(prefill.moved)},
                                   {"seconds", json_or_null(prefill.seconds)},
                                   {"predicted_on_card_seconds", json_or_null(prefill.card_seconds)}});
     }

@@ -16,6 +16,13 @@ TEST(Units, DurationsAreInTheUnitThatPeopleWouldTake) {
   EXPECT_EQ(format_duration(0), "0 us");
 }
 
+TEST(Units, BytesMayBeMoreThan64BitsCount) {
+  EXPECT_EQ(format_large_bytes(0), "0 B");
+  EXPECT_EQ(format_large_bytes(1.5 * 1024 * 1024), "1.5 MiB");
+  EXPECT_EQ(format_large_bytes(0x1p62), "4.0 EiB");
+  EXPECT_EQ(format_large_bytes(52.7 * 0x1p60), "52.7 EiB");
+}
+
 TEST(Units, OperationsAreCountedInThousands) {
   EXPECT_EQ(format_flops(812e6), "812 MFLOP");
   EXPECT_EQ(format_flops(1.25e12), "1.25 TFLOP");

@@ -263,13 +263,18 @@ TEST(PrefillOrderTest, IsByWhatMovesFewerBytesAndByChunksWhereNothingMoves) {
     for (std::int64_t block = 4096; block <= at - 256; block += 4096) rows += 4096;
   }
   const PrefillTraffic traffic = prefill_traffic(config, options, 20000, {}, {});
-  EXPECT_EQ(traffic.chunk_major, rows * 512 * 8 * 31) << "the last layer's attention is not needed";
-  EXPECT_EQ(traffic.layer_major, std::uint64_t{20000} * 4096 * 4 * 63);
+  EXPECT_EQ(traffic.chunk_major, static_cast<double>(rows * 512 * 8 * 31))
+      << "the last layer's attention is not needed";
+  EXPECT_EQ(traffic.layer_major, 20000.0 * 4096 * 4 * 63);
 
   // Sparse reading passes over them three times, from the first chunk on that has something to choose.
   SessionOptions sparse;
   sparse.prefill.kind = PrefillOptions::Kind::sparse;
   EXPECT_EQ(prefill_traffic(config, sparse, 20000, {}, {}).chunk_major, 3 * traffic.chunk_major);
+
+  // The longest that plans take: a block of rows more with every other chunk, 2^20 chunks of 2^11 tokens.
+  const double longest = 0x1p31 * 0x1p20 / 2 * 512 * 8 * 31;
+  EXPECT_NEAR(prefill_traffic(config, options, std::int64_t{1} << 31, {}, {}).chunk_major, longest, 1e-4 * longest);
 
   // Each of ten chunks brings the experts that the device does not keep, a layer at a time once if it has room for
   // that.
@@ -279,8 +284,8 @@ TEST(PrefillOrderTest, IsByWhatMovesFewerBytesAndByChunksWhereNothingMoves) {
   sizes.mixture_bytes = 128'000'000;
   for (const int ring : {8, 136}) {
     const PrefillTraffic with = prefill_traffic(mixture, options, 20000, sizes, {ExpertPlace::link, 28, ring, false});
-    EXPECT_EQ(with.chunk_major - traffic.chunk_major, 10U * 100'000'000);
-    EXPECT_EQ(with.layer_major - traffic.layer_major, (ring == 8 ? 10U : 1U) * 100'000'000);
+    EXPECT_EQ(with.chunk_major - traffic.chunk_major, 10e8);
+    EXPECT_EQ(with.layer_major - traffic.layer_major, ring == 8 ? 10e8 : 1e8);
   }
 }
 

@@ -147,13 +147,11 @@ TEST(PlanOfPrefill, SparseCountsWhatItScoresAndIsPredictedOnACard) {
   // 4 of 128 tokens choose and half a token measures, twice, at half the cost of attention.
   EXPECT_NEAR(by_chunk.attention / exact.attention, 0.05 + 4.5 / 128, 1e-6);
   EXPECT_EQ(by_layer.attention, by_chunk.attention);
-  EXPECT_NEAR(static_cast<double>(by_chunk.moved), 3 * static_cast<double>(exact.moved),
-              0.001 * static_cast<double>(exact.moved))
-      << "but for the first chunks";
+  EXPECT_NEAR(by_chunk.moved, 3 * exact.moved, 0.001 * exact.moved) << "but for the first chunks";
   EXPECT_EQ(by_layer.moved, plan.prefill[1].moved);
   const double rate = 36 * 2.57e9 * 512 / 2;  // half of what its tensor cores multiply and add
   EXPECT_NEAR(*by_layer.card_seconds, (by_layer.products + by_layer.attention) / rate, 1);
-  EXPECT_NEAR(*by_chunk.card_seconds, static_cast<double>(by_chunk.moved) / (0.8 * 3.938e9 * 8), 1) << "the link";
+  EXPECT_NEAR(*by_chunk.card_seconds, by_chunk.moved / (0.8 * 3.938e9 * 8), 1) << "the link";
   EXPECT_FALSE(plan.prefill[3].card_seconds) << "topk searches beside the memory";
   request.card = parse_card("34,2.5,448,27.2");
   EXPECT_FALSE(make_plan(request, nullptr).prefill[0].card_seconds) << "nobody said how fast it multiplies";
