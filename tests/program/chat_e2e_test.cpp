@@ -214,9 +214,12 @@ TEST_F(ChatTest, SamplingThatIsNotHereIsRefusedByName) {
     return refused_with(run_program(arguments), code, parts);
   };
   EXPECT_TRUE(refused({"--suppress-tokens", "1,99999999"}, 1, {"suppress_tokens has the token 99999999"}));
-  EXPECT_TRUE(refused({"--suppress-tokens", "1,x"}, 2, {"--suppress-tokens"}));
+  EXPECT_TRUE(refused({"--suppress-tokens", "1,x"}, 2, {"--suppress-tokens: 'x' is no id of a token"}));
+  EXPECT_TRUE(refused({"--suppress-tokens", "4k"}, 2, {"--suppress-tokens: '4k' is no id of a token"}));
   EXPECT_TRUE(refused({"--logit-bias", "12"}, 2, {"--logit-bias 12", "1234-5"}));
   EXPECT_TRUE(refused({"--logit-bias", "12+x"}, 2, {"--logit-bias"}));
+  EXPECT_TRUE(refused({"--logit-bias", "hay+1"}, 2, {"--logit-bias: 'hay' is no id of a token"}));
+  EXPECT_TRUE(refused({"--temp", "1e-50"}, 2, {"--temp 1e-50", "write 0"}));
   EXPECT_TRUE(refused({"--repeat-penalty", "0"}, 2, {"--repeat-penalty"}));
   write("generation_config.json", R"({"num_beams": 4})");
   EXPECT_TRUE(refused({}, 1, {"generation_config.json: num_beams is 4", "--no-model-sampling"}));

@@ -130,7 +130,7 @@ TEST_F(ProgramTest, AttendRefusesOptionsOutOfRangeAndWritesNothing) {
   EXPECT_TRUE(refused_with(attend({"--attn", "sparq", "--attn-k", "8", "--attn-r", "17"}), 1, {"--attn-r 17", "16"}));
   EXPECT_TRUE(refused_with(attend({"--attn", "sparq", "--attn-r", "0"}), 2, {"--attn-r 0"}));
   EXPECT_TRUE(refused_with(attend({"--attn", "sparq", "--attn-k", "8", "--attn-window", "9"}), 1, {"--attn-window 9"}));
-  EXPECT_TRUE(refused_with(attend({"--block-tokens", "1000"}), 1, {"1000"}));
+  EXPECT_TRUE(refused_with(attend({"--block-tokens", "1000"}), 2, {"--block-tokens 1000", "a power of two from 16"}));
   EXPECT_TRUE(refused_with(attend({"--host-memory", "4k"}), 1, {"--host-memory"}));
   EXPECT_TRUE(refused_with(attend({"--threads", "100000"}), 2, {"--threads 100000", "at most"}));
   EXPECT_EQ(left_behind(), Nothing());
@@ -159,7 +159,9 @@ TEST_F(ProgramTest, BenchPrintsATableAndWritesItsFigures) {
   EXPECT_EQ(figures["device"], "cpu");
   EXPECT_TRUE(figures["link"].is_null()) << "there is none to choose";
   EXPECT_EQ(figures["complete"], true);
-  EXPECT_EQ(figures["rows"].size(), 4u);
+  ASSERT_EQ(figures["rows"].size(), 4u);
+  for (const char* of : {"k", "window"}) EXPECT_TRUE(figures["rows"][0][of].is_null()) << "dense has none: " << of;
+  EXPECT_EQ(figures["rows"][1]["k"], 16);
 }
 
 }  // namespace

@@ -220,6 +220,8 @@ class BenchCommand : public Command {
     if (rates_) json.update({{"link_GBps", rates_->link}, {"near_GBps", rates_->near}});
     json["rows"] = nlohmann::ordered_json::array();
     for (const Measured& m : all_) {
+      const bool dense = m.row.attn.name == "dense";  // which attends to everything
+      const runtime::SharedMethod method = runtime::make_method(m.row.attn, bench_.head_dim);
       nlohmann::ordered_json row{
           {"tokens", m.tokens},
           {"columns", offload::name(m.columns)},
@@ -227,8 +229,8 @@ class BenchCommand : public Command {
           {"attn", runtime::method_label(m.row.attn)},
           {"method", m.row.attn.name},
           {"r", runtime::has_rank(m.row.attn) ? nlohmann::ordered_json(m.row.attn.rank) : nullptr},
-          {"k", m.row.attn.k.at(0).of(m.tokens)},
-          {"window", runtime::make_method(m.row.attn, bench_.head_dim)->window(m.tokens)},
+          {"k", dense ? nlohmann::ordered_json() : nlohmann::ordered_json(m.row.attn.k.at(0).of(m.tokens))},
+          {"window", dense ? nlohmann::ordered_json() : nlohmann::ordered_json(method->window(m.tokens))},
           {"ms_per_token", m.row.ms},
           {"ms_quartiles", {m.row.ms_low, m.row.ms_high}},
           {"steps", m.row.steps},

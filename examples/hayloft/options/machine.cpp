@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/values.h"
@@ -17,6 +18,13 @@ std::uint64_t read_memory(const std::string& option, const std::string& text) {
   const std::uint64_t bytes = read_bytes(option, text);
   if (bytes == 0) fail("{} {}: must be above 0", option, text);
   return bytes;
+}
+
+int read_block_tokens(const std::string& text) {
+  constexpr int least = 16, most = 1 << 20;  // as the store takes them
+  const int tokens = read_int("--block-tokens", text);
+  if (tokens >= least && tokens <= most && std::has_single_bit(static_cast<unsigned>(tokens))) return tokens;
+  fail("--block-tokens {}: must be a power of two from {} to {}", text, least, most);
 }
 
 void read_device(const std::string& text, MachineOptions& options) {
@@ -62,8 +70,7 @@ void add_memory_options(CLI::App& app, MachineOptions& options) {
       })
       ->default_str("auto");
   add_text(
-      app, "--block-tokens", "N",
-      [&](const std::string& text) { options.block_tokens = read_int("--block-tokens", text); },
+      app, "--block-tokens", "N", [&](const std::string& text) { options.block_tokens = read_block_tokens(text); },
       "Tokens per block of the store, a power of two from 16")
       ->default_str(options.block_tokens == 0 ? "by length" : "4096");
   common(app, Section::memory, {"--host-memory", "--gpu-memory"});

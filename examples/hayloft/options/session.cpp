@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdint>
 #include <limits>
 #include <string_view>
@@ -19,12 +20,19 @@ namespace {
 
 constexpr int most_token = std::numeric_limits<std::int32_t>::max();
 
+std::int32_t read_token(const char* option, std::string_view text) {
+  std::int32_t token = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), token);
+  if (error == std::errc() && stop == text.data() + text.size() && token >= 0) return token;
+  fail("{}: '{}' is no id of a token, which is a whole number from 0 to {}", option, text, most_token);
+}
+
 // ID+BIAS or ID-BIAS, as llama.cpp has it; -inf forbids the token.
 std::pair<std::int32_t, float> read_bias(const std::string& text) {
   constexpr const char* option = "--logit-bias";
   const std::size_t sign = text.find_first_of("+-", 1);
   if (sign == std::string::npos) fail("{} {}: a token id and what is added to its logit, as in 1234-5", option, text);
-  const int token = read_int(option, text.substr(0, sign), 0, most_token);
+  const std::int32_t token = read_token(option, std::string_view(text).substr(0, sign));
   const std::string bias = text.substr(text[sign] == '+' ? sign + 1 : sign);
   if (bias == "-inf") return {token, -std::numeric_limits<float>::infinity()};
   return {token, static_cast<float>(read_number(option, bias, -1e9, 1e9))};
@@ -58,7 +66,7 @@ void add_rule_options(CLI::App& app, runtime::LogitRules& rules) {
       [&rules](const std::string& text) {
         rules.suppress_tokens.clear();
         for (const std::string_view id : split_list(text, ',')) {
-          rules.suppress_tokens.push_back(read_int("--suppress-tokens", std::string(id), 0, most_token));
+          rules.suppress_tokens.push_back(read_token("--suppress-tokens", id));
         }
       },
       "Ids of tokens that are never drawn, with commas between them");
@@ -109,7 +117,9 @@ runtime::PrefillOptions read_prefill(const std::string& text) {
 void add_sampling_options(CLI::App& app, runtime::SamplerOptions& options) {
   const auto add = [&](const char* name, float& value, const char* type, const char* help) {
     const auto read = [name, &value](const std::string& text) {
-      value = static_cast<float>(read_number(name, text, 0, 1e9));
+      const double number = read_number(name, text, 0, 1e9);
+      value = static_cast<float>(number);
+      if (value == 0 && number > 0) fail("{} {}: is too close to 0 to be told from it; write 0 for that", name, text);
     };
     add_text(app, name, type, read, help)->default_str(fmt::format("{}", value));
   };
