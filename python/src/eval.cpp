@@ -1,5 +1,7 @@
 #include "runtime/eval/eval.h"
 
+#include <algorithm>
+
 #include "python/src/bindings.h"
 #include "python/src/model.h"
 #include "runtime/eval/json.h"
@@ -46,7 +48,13 @@ py::tuple evaluate(const OpenModel& model, const std::string& name, const std::v
   }
   std::vector<std::string> rows;
   eval::EvalOptions options;
-  for (const std::string& method : methods) options.methods.push_back(runtime::parse_method(method, {}));
+  for (const std::string& method : methods) {
+    const runtime::MethodOptions parsed = runtime::parse_method(method, {});
+    if (std::ranges::find(options.methods, parsed) != options.methods.end()) {
+      fail("attn: {} stands there twice", runtime::method_label(parsed));
+    }
+    options.methods.push_back(parsed);
+  }
   options.auto_fidelity = runtime::default_fidelity;
   options.samples = samples;
   options.fidelity_steps = fidelity_steps;

@@ -115,7 +115,8 @@ def test_an_evaluation_of_nothing_is_refused(machine):
     model = hayloft.Model(NEEDLE_MODEL, machine=machine)
     for asked, part in [({"ctx_size": []}, "ctx_size"), ({"needles": 0}, "at least one needle"),
                         ({"needles": 10**6}, "too short for 1000000 needles"),
-                        ({"digits": 0}, "digits 0: must be between 1 and 18"), ({"digits": 19}, "digits 19: must be"), ({"fidelity_steps": -1}, "fidelity_steps -1")]:
+                        ({"digits": 0}, "digits 0: must be between 1 and 18"), ({"digits": 19}, "digits 19: must be"), ({"fidelity_steps": -1}, "fidelity_steps -1"),
+                        ({"attn": ["dense", "topk:k=8", "dense"]}, "attn: dense stands there twice")]:
         with pytest.raises(hayloft.Error, match=part):
             hayloft.eval(model, "depths", **{"ctx_size": 1024, "attn": "dense", **asked})
 

@@ -20,6 +20,10 @@ double uniform(std::mt19937_64& random) {
   return static_cast<double>(random() >> 11) * 0x1p-53;
 }
 
+[[noreturn]] void fail_for_nan() {
+  fail("the logits are not all numbers: no token can be drawn from them");
+}
+
 // The rest of the likeliest tokens; weights is what each weighs, the likeliest first.
 struct Left {
   std::vector<std::int32_t>& tokens;
@@ -122,6 +126,7 @@ std::int32_t Sampler::pick(std::span<const float> logits, std::span<const std::i
   if (logits.empty()) throw std::logic_error("sampling needs a logit");
   const auto token_of = [&](std::int32_t i) { return tokens.empty() ? i : tokens[static_cast<std::size_t>(i)]; };
   const auto largest = std::max_element(logits.begin(), logits.end());  // the first of equals
+  if (std::isnan(*largest)) fail_for_nan();
   if (options_.temperature == 0) return token_of(static_cast<std::int32_t>(largest - logits.begin()));
 
   const auto weight = [&](std::int32_t i) {  // the likeliest weighs exactly 1
@@ -154,6 +159,7 @@ std::int32_t Sampler::pick(std::span<const float> logits, std::span<const std::i
   }
   double whole = 0;
   for (const std::int32_t i : order) whole += weight(i);
+  if (std::isnan(whole)) fail_for_nan();
 
   // The likeliest that hold top_p of the whole and are not too far behind the first. Nothing but the draw ends them
   // when there is no such limit.

@@ -57,7 +57,7 @@ class Sampler {
   // The tokens before the answer, in any number of parts; what a saved context holds is among them.
   void read(std::span<const std::int32_t> prompt) { editor_.read(prompt); }
 
-  // Ties go to the smaller token id. Throws NothingToDraw.
+  // Ties go to the smaller token id. Throws NothingToDraw, and Error where NaN or infinity leaves nothing to draw by.
   std::int32_t sample(std::span<const float> logits /* [vocab] */);
   // From the wanted() largest: the same token as from all. Throws std::logic_error on none, and where
   // some have no logit.

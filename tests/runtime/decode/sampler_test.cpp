@@ -254,6 +254,17 @@ TEST(SamplerRules, AreRefusedByNameOutsideTheVocabulary) {
   EXPECT_NE(message({.begin_suppress_tokens = {12}}).find("begin_suppress_tokens"), std::string::npos);
 }
 
+TEST(Sampler, RefusesLogitsThatAreNoNumbers) {
+  for (const float temperature : {0.0f, 1.0f}) {
+    EXPECT_THROW(Sampler({.temperature = temperature}).sample(Logits{NAN, 1}), Error) << temperature;
+  }
+  for (const Logits& logits : {Logits{1, NAN}, Logits{1, INFINITY, 2}, Logits{-INFINITY, -INFINITY}}) {
+    EXPECT_THROW(Sampler({.temperature = 1}).sample(logits), Error) << logits[0] << " " << logits[1];
+    EXPECT_THROW(Sampler({.temperature = 1, .top_k = 2}).sample(logits), Error) << logits[0] << " " << logits[1];
+  }
+  EXPECT_EQ(Sampler({.temperature = 1}).sample(Logits{-INFINITY, 1}), 1);
+}
+
 TEST(Sampler, RefusesOptionsOutOfRangeByName) {
   const auto message = [](const SamplerOptions& options) {
     try {

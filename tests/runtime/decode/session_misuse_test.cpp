@@ -100,6 +100,20 @@ TEST_F(SessionMisuseTest, NoAttenderObserverOrWorkspaceIsRefused) {
   expect_as_before();
 }
 
+// Chunk by chunk the ids before it had been read already.
+TEST_F(SessionMisuseTest, AnIdThatIsNoneLateInAPromptLeavesTheSessionAsItWas) {
+  options.chunk_tokens = 16;
+  session = Session(model, arena, options);
+  session.append(text);
+  for (const std::int32_t id : {-1, model.config().vocab_size}) {
+    std::vector<std::int32_t> more = text;
+    more.back() = id;
+    EXPECT_TRUE(test::refuses([&] { session.append(more); }, {fmt::format("token id {}", id)}));
+    EXPECT_TRUE(test::refuses([&] { session.score(more); }, {fmt::format("token id {}", id)}));
+  }
+  expect_as_before();
+}
+
 TEST_F(SessionMisuseTest, ANegativeWindowOfTheCacheIsRefused) {
   options.cache.window = -1;
   EXPECT_TRUE(test::refuses([&] { Session(model, arena, options); }, {"window of -1 tokens"}));
