@@ -333,7 +333,11 @@ void write_profile(const MachineProfile& profile, const std::filesystem::path& p
 void require_profile_writable(const std::filesystem::path& path) {
   std::error_code error;
   if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
-  offload::require_writable(path);  // says what is wrong with the folder, if anything
+  if (error) {
+    fail("{}: cannot be written, as its folder cannot be made: {}; name another file by --profile", path.string(),
+         error.message());
+  }
+  offload::require_writable(path);
 }
 
 std::optional<MachineProfile> find_profile(const std::filesystem::path& given) {

@@ -118,7 +118,7 @@ TEST_F(Mistaken, AProfileThatCannotBeKeptIsToldBeforeAnythingIsMeasured) {
   const std::string file = folder_.write("file", "");
   const Outcome outcome =
       test::Program({"link", "--device", "cpu", "-v", "--seconds", "0.1"}, "export XDG_CACHE_HOME=" + file).wait();
-  EXPECT_TRUE(refused_with(outcome, 1, {"profile.json", "cannot be written"}));
+  EXPECT_TRUE(refused_with(outcome, 1, {"profile.json", "cannot be written", "Not a directory", "--profile"}));
 }
 
 TEST_F(Mistaken, AnIndexThatIsThereIsNotWrittenAgain) {

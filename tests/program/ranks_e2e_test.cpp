@@ -290,6 +290,12 @@ TEST_F(RanksTest, RanksOfAnotherModelOrTextAreRefusedAtTheStart) {
     return std::vector<std::string>{HAYLOFT_PROGRAM, "ingest", "-m", model, "-f", at("text.txt"), "--save", at(name)};
   };
   expect_refused(apart({save("one.hay"), save("two.hay")}), 1, {"rank 1 has another command line"});
+  // Who has none waited for nobody, and the other for ever.
+  std::vector<std::string> eval{HAYLOFT_PROGRAM, "eval", "-m", model, "--tasks", "niah_single_1", "--samples", "1"};
+  eval.insert(eval.end(), {"-c", "1k", "--attn", "dense"});
+  std::vector<std::string> kept = eval;
+  kept.insert(kept.end(), {"--out", at("rows.jsonl")});
+  expect_refused(apart({kept, eval}), 1, {"rank 1 has another command line"});
   expect_refused(apart({usual, with(3, at("missing"))}), 1, {"rank 1: ", "missing"});
 }
 

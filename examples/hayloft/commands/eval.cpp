@@ -219,6 +219,7 @@ class EvalCommand : public Command {
              fmt::format("{} {} {} {} {} {} {}", read.haystack, read.squad, read.hotpotqa, read.triviaqa,
                          read.cnn_dailymail, read.text, fmt::join(read.prepared, " ")),
              read.chat_template};
+    if (!outputs_.out.empty()) facts.options += " --out";  // rows are asked for in a file of any name
   }
 
   // Leaves out what is measured by all keys.
