@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -21,6 +22,11 @@ inline std::string json_line(const nlohmann::ordered_json& json) {
 template <class T>
 nlohmann::ordered_json json_or_null(const std::optional<T>& value) {
   return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+}
+
+// A whole number, but where it is more than 64 bits count.
+inline nlohmann::ordered_json json_count(double count) {
+  return count < 0x1p63 ? nlohmann::ordered_json(static_cast<std::int64_t>(count)) : nlohmann::ordered_json(count);
 }
 
 }  // namespace hayloft

@@ -37,11 +37,6 @@ std::uint64_t bytes_read(const Counters& counters) {
   return counters.total(Place::link) + counters.total(Place::near) + counters.total(Place::device);
 }
 
-// Whole numbers but where 64 bits count no more.
-nlohmann::ordered_json bytes_json(double bytes) {
-  return bytes < 0x1p63 ? nlohmann::ordered_json(static_cast<std::uint64_t>(bytes)) : nlohmann::ordered_json(bytes);
-}
-
 // The stages of all methods, each in the order of a step.
 std::vector<std::string> stages_of(const std::vector<PlannedMethod>& methods) {
   std::vector<std::string> all;
@@ -392,7 +387,7 @@ std::string plan_json(const std::vector<Plan>& plans) {
       entry["prefill"].push_back({{"strategy", prefill.strategy},
                                   {"product_flops", prefill.products},
                                   {"attention_flops", prefill.attention},
-                                  {"link_bytes", bytes_json(prefill.moved)},
+                                  {"link_bytes", json_count(prefill.moved)},
                                   {"seconds", json_or_null(prefill.seconds)},
                                   {"predicted_on_card_seconds", json_or_null(prefill.card_seconds)}});
     }
