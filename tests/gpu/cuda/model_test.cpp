@@ -4,6 +4,7 @@
 #include <optional>
 #include <random>
 
+#include "gpu/cuda_heads.h"
 #include "runtime/decode/session.h"
 #include "tests/gpu/cuda/backends.h"
 #include "tests/support/parameter_name.h"
@@ -191,6 +192,7 @@ TEST_F(ModelTooWideForCuda, IsRefusedAtTheLoadWithWhatToDo) {
   EXPECT_TRUE(test::refuses([&] { Model(golden_models() / "gemma4", *cuda); },
                             {"heads of 512 components", "up to 256", "--device cpu"}));
   EXPECT_EQ(cuda->memory().used_bytes, before);
+  EXPECT_EQ(cuda->most_head_dim(), gpu::cuda_most_head_dim);
 }
 
 using ModelWithExpertsOnCuda = ModelOnCuda;
