@@ -1,6 +1,6 @@
 // tests/golden/gguf/qwen35.gguf, a random qwen3_5 as llama.cpp's converter writes it, qwen3moe.gguf, a random mixture
-// of experts, and in qwen35-logits.gguf and qwen3moe-logits.gguf what llama.cpp makes of some tokens with the same
-// weights; by scripts/make-qwen35-gguf and scripts/make-moe-gguf.
+// of experts, gemma4.gguf, another with two kinds of layers, and in qwen35-logits.gguf and the like what llama.cpp
+// makes of some tokens with the same weights; by scripts/make-qwen35-gguf and scripts/make-moe-gguf.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -71,7 +71,7 @@ TEST_P(GgufModelGolden, TextComesBackFromItsTokens) {
   EXPECT_EQ(tokenizer.decode(tokenizer.encode(text, false), true), text);
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, GgufModelGolden, ::testing::Values("qwen35", "qwen3moe"), test::by_value);
+INSTANTIATE_TEST_SUITE_P(Of, GgufModelGolden, ::testing::Values("qwen35", "qwen3moe", "gemma4"), test::by_value);
 
 }  // namespace
 }  // namespace hayloft::runtime
