@@ -24,6 +24,7 @@ SMALL = ("dense,topk,ann,sparq:r=8,sparq:r=16,sparq:r=32,lowrank:r=16,pages:page
 FAST = ("dense,topk,sparq:r=8,sparq:r=16,sparq:r=32,pages:page=16,window,h2o")  # for long contexts
 WIDE = ("dense,topk,ann,sparq:r=16,sparq:r=32,sparq:r=64,lowrank:r=32,pages:page=16,window,h2o")  # d = 256
 ALIKE = "dense,topk,planes,sparq,pages,window,h2o"
+LONG = "dense,topk,planes,planes:rest=draw,planes:rest=calibrated,sparq,pages"
 RESTS = ("dense,topk,topk:rest=draw,planes:rest=none,planes:rest=mean,planes:rest=draw,planes:rest=calibrated,"
          "sparq:rest=none,sparq:rest=mean,sparq:rest=draw,pages,window,h2o")
 BITS = (16, 32, 64, 128)
@@ -36,10 +37,11 @@ RUNS = [  # name, model, tasks, lengths, samples (None: --samples), methods, oth
     ("smollm2-4k-squad", "smollm2", "qa_1", "4k", None, SMALL, [*CHAT, "--no-recall"]),
     ("smollm2-4k-equal", "smollm2", "niah_single_1,niah_single_2", "4k", None, ALIKE, [*CHAT, *EQUAL]),
     ("gemma3-270m-4k-equal", "gemma3-270m", "niah_single_2", "4k", None, ALIKE, EQUAL),
+    ("gemma3-270m-16k-equal", "gemma3-270m", "niah_single_2", "16k", None, LONG, EQUAL),
     ("smollm2-4k-kl", "smollm2", "perplexity", "4k", 5, RESTS, [*EQUAL, "--agreement", "--scored-tokens", "64"]),
     ("smollm2-8k-kl", "smollm2", "perplexity", "8k", 5, RESTS, [*EQUAL, "--agreement", "--scored-tokens", "64"]),
     ("gemma3-270m-4k-kl", "gemma3-270m", "perplexity", "4k", 5, RESTS, [*EQUAL, "--agreement", "--scored-tokens", "64"]),
-    ("gemma3-270m-16k-kl", "gemma3-270m", "perplexity", "16k", 3, RESTS, [*EQUAL, "--agreement", "--scored-tokens", "64"]),
+    ("gemma3-270m-16k-kl", "gemma3-270m", "perplexity", "16k", 5, RESTS, [*EQUAL, "--agreement", "--scored-tokens", "64"]),
     ("smollm2-8k", "smollm2", "niah_single_1,niah_single_2", "8k", None, FAST, CHAT),
     ("gemma3-270m-prose", "gemma3-270m", "perplexity", "32k", 1, WIDE, ["--agreement"]),
     ("gemma3-270m", "gemma3-270m", "niah_single_2", "4k,16k,32k", 3, WIDE, []),
