@@ -178,7 +178,9 @@ class Products {
   // A pair of products is 2 * 127 * 31 at most of five bits, and so on: so many of them fit 16 bits, of sixteen columns
   // with one scale.
   static constexpr int kTogether = Bytes::whole ? 1 : Bytes::form.bits == 6 ? 2 : 4;
-  HWY_INLINE void begin(int q, std::int32_t start) { sum_[q] = hn::Set(I32(), start); }
+  HWY_INLINE void begin(int q, std::int32_t start) {
+    sum_[q] = hn::Set(I32(), start);
+  }
   template <int kDword>
   HWY_INLINE void add(U32Vec codes, const std::int32_t* inputs) {
     [[maybe_unused]] I8Vec weights = hn::Zero(I8());

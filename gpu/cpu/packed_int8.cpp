@@ -39,7 +39,7 @@ namespace hayloft::gpu::HWY_NAMESPACE {
 // V vectors of one tile's rows, from row `lane` on, against Q tokens from token `first` on: out [q][row].
 template <int Q, int V, template <int, class> class Products, class Bytes>
 HWY_NOINLINE void tile_products_int8(F32 d, const Bytes& bytes, const Packing& packing, const std::byte* tile, int lane,
-                                   const Int8Inputs& inputs, int first, int cols, float* out) {
+                                     const Int8Inputs& inputs, int first, int cols, float* out) {
   constexpr int kGroups = Bytes::form.groups();
   const int lanes = static_cast<int>(hn::Lanes(d));
   const std::size_t begin = static_cast<std::size_t>(first) * (static_cast<std::size_t>(cols) / kColumns);
@@ -50,54 +50,53 @@ HWY_NOINLINE void tile_products_int8(F32 d, const Bytes& bytes, const Packing& p
   F32Vec total[Q][V];
   for (auto& of_token : total)
     for (F32Vec& start : of_token) start = hn::Zero(d);
-  each_chunk<V>(
-      d, packing, tile, lane, 0, cols, [&](int, const std::byte* chunk, const Factors(&factors)[V]) HWY_ATTR {
-        if (lane == 0) prefetch_ahead<Bytes::form.bits>(chunk, packing.chunk_bytes());
-        const std::byte* const scales = chunk + Bytes::form.code_bytes();
-        const std::byte* const minima = scales + packing.scale_bytes();
-        U32Vec low[V], high[V];
-        for (int v = 0; v < V; ++v) low[v] = high[v] = hn::Zero(U32());
-        F32Vec part[Q][V];  // of the columns that share a scale
-        each_group<2>([&](auto half) HWY_ATTR {
-          Products<Q, Bytes> products[V];
-          for (int q = 0; q < Q; ++q) {
-            for (int v = 0; v < V; ++v) products[v].begin(q, starts[2 * q + half()]);
-          }
-          each_column<half() * 4, half() * 4 + 4>([&](auto dword) HWY_ATTR {
-            for (int v = 0; v < V; ++v) {
-              const auto codes = bytes.template get<dword()>(chunk, lane + v * lanes, low[v], high[v]);
-              products[v].template add<dword()>(codes, codes_of_inputs);
-            }
-          });
-          constexpr bool kBegins = half() == 0 || kGroups == 2, kEnds = half() == 1 || kGroups == 2;
-          for (int q = 0; q < Q; ++q) {
-            const auto factor = hn::Set(d, factors_of_inputs[2 * q + half()]);
-            for (int v = 0; v < V; ++v) {
-              const auto sum = products[v].sum(d, q);
-              part[q][v] = kBegins ? hn::Mul(sum, factor) : hn::MulAdd(sum, factor, part[q][v]);
-            }
-          }
-          if constexpr (kEnds) {
-            constexpr int kFirst = kGroups == 2 ? half() : 0;  // half of the weights' group
-            for (int v = 0; v < V; ++v) {
-              const auto scale = load_scales(d, packing, scales, kFirst, lane + v * lanes, factors[v].scale);
-              for (int q = 0; q < Q; ++q) total[q][v] = hn::MulAdd(scale, part[q][v], total[q][v]);
-            }
-            if (packing.minimum) {
-              for (int v = 0; v < V; ++v) {
-                const auto minimum = load_scales(d, packing, minima, kFirst, lane + v * lanes, factors[v].minimum);
-                for (int q = 0; q < Q; ++q) {
-                  total[q][v] = hn::MulAdd(minimum, hn::Set(d, sums[kGroups * q + kFirst]), total[q][v]);
-                }
-              }
-            }
-          }
-        });
-        codes_of_inputs += Q * kDwords;
-        factors_of_inputs += 2 * Q;
-        starts += 2 * Q;
-        sums += kGroups * Q;
+  each_chunk<V>(d, packing, tile, lane, 0, cols, [&](int, const std::byte* chunk, const Factors(&factors)[V]) HWY_ATTR {
+    if (lane == 0) prefetch_ahead<Bytes::form.bits>(chunk, packing.chunk_bytes());
+    const std::byte* const scales = chunk + Bytes::form.code_bytes();
+    const std::byte* const minima = scales + packing.scale_bytes();
+    U32Vec low[V], high[V];
+    for (int v = 0; v < V; ++v) low[v] = high[v] = hn::Zero(U32());
+    F32Vec part[Q][V];  // of the columns that share a scale
+    each_group<2>([&](auto half) HWY_ATTR {
+      Products<Q, Bytes> products[V];
+      for (int q = 0; q < Q; ++q) {
+        for (int v = 0; v < V; ++v) products[v].begin(q, starts[2 * q + half()]);
+      }
+      each_column<half() * 4, half() * 4 + 4>([&](auto dword) HWY_ATTR {
+        for (int v = 0; v < V; ++v) {
+          const auto codes = bytes.template get<dword()>(chunk, lane + v * lanes, low[v], high[v]);
+          products[v].template add<dword()>(codes, codes_of_inputs);
+        }
       });
+      constexpr bool kBegins = half() == 0 || kGroups == 2, kEnds = half() == 1 || kGroups == 2;
+      for (int q = 0; q < Q; ++q) {
+        const auto factor = hn::Set(d, factors_of_inputs[2 * q + half()]);
+        for (int v = 0; v < V; ++v) {
+          const auto sum = products[v].sum(d, q);
+          part[q][v] = kBegins ? hn::Mul(sum, factor) : hn::MulAdd(sum, factor, part[q][v]);
+        }
+      }
+      if constexpr (kEnds) {
+        constexpr int kFirst = kGroups == 2 ? half() : 0;  // half of the weights' group
+        for (int v = 0; v < V; ++v) {
+          const auto scale = load_scales(d, packing, scales, kFirst, lane + v * lanes, factors[v].scale);
+          for (int q = 0; q < Q; ++q) total[q][v] = hn::MulAdd(scale, part[q][v], total[q][v]);
+        }
+        if (packing.minimum) {
+          for (int v = 0; v < V; ++v) {
+            const auto minimum = load_scales(d, packing, minima, kFirst, lane + v * lanes, factors[v].minimum);
+            for (int q = 0; q < Q; ++q) {
+              total[q][v] = hn::MulAdd(minimum, hn::Set(d, sums[kGroups * q + kFirst]), total[q][v]);
+            }
+          }
+        }
+      }
+    });
+    codes_of_inputs += Q * kDwords;
+    factors_of_inputs += 2 * Q;
+    starts += 2 * Q;
+    sums += kGroups * Q;
+  });
   for (int q = 0; q < Q; ++q)
     for (int v = 0; v < V; ++v) hn::StoreU(total[q][v], d, out + q * kRows + lane + v * lanes);
 }

@@ -35,7 +35,7 @@ void check_continues(const std::filesystem::path& path, const SnapshotState& sta
   int store_layer = 0;
   for (const TailImage& tail : tails) {
     if (tail.tokens < 0 || tail.position < 0 || tail.position + tail.tokens != cached ||
-        tail.rows.size_bytes() != tail_bytes(state.layout, tail.tokens, other_row_elements(state.layout, tail)) ||
+        tail.rows.size_bytes() != tail_bytes(state.layout, tail.tokens, other_row_elements(tail)) ||
         (!tail.state.empty() && (tail.tokens > 0 || tail.store_layer != -1))) {
       mistake(fmt::format("a tail of tokens {} to {} in {} elements, among others that end at {}", tail.position,
                           tail.position + tail.tokens, tail.rows.size(), cached));

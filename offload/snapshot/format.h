@@ -82,8 +82,10 @@ struct SavedTail {
   std::uint64_t offset = 0;
   std::uint64_t checksum = 0;
   std::uint64_t state_floats = 0;
-  // The numbers of a token, 2 Hkv d, in a layer that has no store and heads of another shape; 0: those of the store.
+  // The numbers of a token, 2 Hkv d, and Hkv, in a layer that has no store and heads of another shape; 0: those of the
+  // store.
   std::uint64_t row_elements = 0;
+  int kv_heads = 0;
 };
 
 struct SavedAttachment {
@@ -139,7 +141,7 @@ std::size_t whole_sums(const SnapshotDescription& description);
 bool ends_before(const SnapshotDescription& description, std::int64_t stored, std::int64_t tail_position);
 
 // Returns SavedTail::row_elements of such a tail.
-std::uint64_t other_row_elements(const BlockLayout& layout, const TailImage& tail);
+std::uint64_t other_row_elements(const TailImage& tail);
 // Returns the bytes of one tail's rows, which cannot overflow for counts that decode_metadata() lets pass.
 std::uint64_t tail_bytes(const BlockLayout& layout, std::int64_t tokens, std::uint64_t row_elements = 0);
 // Returns the bytes of its rows or its state.

@@ -66,15 +66,22 @@ int read_tails(ByteReader& in, const SnapshotHeader& header, const BlockLayout& 
   for (int index = 0; index < header.description.model_layers; ++index) {
     SavedTail tail;
     tail.store_layer = in.number<std::int32_t>();
-    in.skip(sizeof(std::int32_t));
+    tail.kv_heads = in.number<std::int32_t>();
     tail.position = in.number<std::int64_t>();
     tail.tokens = in.number<std::int64_t>();
     tail.offset = in.number<std::uint64_t>();
     tail.checksum = in.number<std::uint64_t>();
     if (header.version >= 4) tail.state_floats = in.number<std::uint64_t>();
-    if (header.version >= 7) tail.row_elements = in.number<std::uint64_t>();
-    if (tail.row_elements > most_row_elements || (tail.row_elements > 0 && tail.store_layer != -1)) {
-      fail("rows of {} numbers in the tail of layer {} of the store", tail.row_elements, tail.store_layer);
+    if (header.version >= 7) {
+      tail.row_elements = in.number<std::uint64_t>();
+    } else {
+      tail.kv_heads = 0;
+    }
+    const bool other = tail.row_elements > 0;
+    if (tail.row_elements > most_row_elements || other != (tail.kv_heads > 0) || (other && tail.store_layer != -1) ||
+        (other && tail.row_elements % (2 * static_cast<std::uint64_t>(tail.kv_heads)) != 0)) {
+      fail("rows of {} numbers of {} heads in the tail of layer {} of the store", tail.row_elements, tail.kv_heads,
+           tail.store_layer);
     }
     if (tail.state_floats > most_state_floats ||
         (tail.state_floats > 0 && (tail.store_layer != -1 || tail.tokens != 0))) {
@@ -171,7 +178,7 @@ void read_points(ByteReader& in, const SnapshotHeader& header, const BlockLayout
 void put(ByteWriter& out, const std::vector<SavedTail>& tails, std::uint32_t version) {
   for (const SavedTail& tail : tails) {
     out.number(std::int32_t{tail.store_layer});
-    out.number(std::int32_t{0});
+    out.number(std::int32_t{tail.kv_heads});
     out.number(tail.position);
     out.number(tail.tokens);
     out.number(tail.offset);
@@ -217,10 +224,9 @@ void read_attachments(ByteReader& in, const SnapshotHeader& header, SnapshotMeta
 
 }  // namespace
 
-std::uint64_t other_row_elements(const BlockLayout& layout, const TailImage& tail) {
-  if (tail.store_layer != -1 || tail.tokens <= 0) return 0;
-  const std::uint64_t elements = tail.rows.size() / static_cast<std::uint64_t>(tail.tokens);
-  return elements * sizeof(f16) == tail_bytes(layout, 1) ? 0 : elements;
+std::uint64_t other_row_elements(const TailImage& tail) {
+  if (tail.store_layer != -1 || tail.tokens <= 0 || tail.kv_heads <= 0) return 0;
+  return tail.rows.size() / static_cast<std::uint64_t>(tail.tokens);
 }
 
 std::uint64_t tail_bytes(const BlockLayout& layout, std::int64_t tokens, std::uint64_t row_elements) {

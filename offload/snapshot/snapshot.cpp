@@ -128,7 +128,7 @@ std::vector<std::int32_t> Snapshot::tokens() const {
 
 SnapshotTail Snapshot::tail(int model_layer) const {
   const SavedTail& saved = state_->metadata.tails.at(static_cast<std::size_t>(model_layer));
-  SnapshotTail tail{saved.store_layer, saved.position, saved.tokens, {}, {}};
+  SnapshotTail tail{saved.store_layer, saved.position, saved.tokens, {}, {}, {}, saved.kv_heads};
   if (tail.store_layer >= 0)
     tail.whole_sum = state_->metadata.layers[static_cast<std::size_t>(tail.store_layer)].whole_sum;
   tail.rows.resize(tail_bytes(state_->layout, saved.tokens, saved.row_elements) / sizeof(f16));

@@ -61,6 +61,7 @@ struct TailImage {
   std::span<const float> state = {};
   // In a global layer of a shard: [Hkv][d], the sum of V over the blocks of all ranks, in their order.
   std::span<const double> whole_sum = {};
+  int kv_heads = 0;  // of a layer that has no store and heads of another shape: how many; 0 of others
 };
 
 // The same, owning its rows.
@@ -71,8 +72,9 @@ struct SnapshotTail {
   std::vector<f16> rows;
   std::vector<float> state = {};
   std::vector<double> whole_sum = {};
+  int kv_heads = 0;
 
-  TailImage image() const { return {store_layer, position, tokens, rows, state, whole_sum}; }
+  TailImage image() const { return {store_layer, position, tokens, rows, state, whole_sum, kv_heads}; }
 };
 
 // Told how much of a long read is done. Throw to stop.

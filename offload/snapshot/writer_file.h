@@ -24,14 +24,16 @@ inline std::span<const std::byte> bytes_of(const TailImage& tail) {
 }
 
 // Returns what says of a tail how it lies at `offset`.
-inline SavedTail saved_tail(const BlockLayout& layout, const TailImage& tail, std::uint64_t offset) {
+inline SavedTail saved_tail(const TailImage& tail, std::uint64_t offset) {
+  const std::uint64_t row_elements = other_row_elements(tail);
   return {tail.store_layer,
           tail.position,
           tail.tokens,
           offset,
           snapshot_checksum(bytes_of(tail)),
           tail.state.size(),
-          other_row_elements(layout, tail)};
+          row_elements,
+          row_elements > 0 ? tail.kv_heads : 0};
 }
 
 inline bool disk_full(int cause) {
@@ -117,7 +119,7 @@ struct SnapshotWriter::Impl {
     next.metadata.tails.clear();
     std::uint64_t rows = 0;
     for (const TailImage& tail : tails) {
-      const SavedTail saved = saved_tail(layout, tail, rows);
+      const SavedTail saved = saved_tail(tail, rows);
       if (!tail.state.empty()) header.version = std::max<std::uint32_t>(header.version, 4);
       if (saved.row_elements > 0) header.version = std::max<std::uint32_t>(header.version, 7);
       next.metadata.tails.push_back(saved);
@@ -170,7 +172,7 @@ struct SnapshotWriter::Impl {
     std::uint64_t at = point.range.offset;
     for (const TailImage& tail : tails) {
       const auto image = bytes_of(tail);
-      point.tails.push_back(saved_tail(next.layout, tail, at));
+      point.tails.push_back(saved_tail(tail, at));
       write(at, image);
       at += image.size();
     }

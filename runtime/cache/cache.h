@@ -149,6 +149,8 @@ class Cache {
     gpu::Buffer before_drafts;
   };
   Cache(const Cache& other, offload::Store store, std::int64_t tokens);
+  // Returns how many heads a layer without a store has, where their shape is another than the store's; else 0.
+  int own_heads(const Tail& tail) const;
   void restore_state(Tail& tail, const offload::SnapshotTail& saved, const std::string& file, int layer) const;
   void make_room(Tail& tail, int T);
   void start_spills(int layer);  // of the blocks that the tail fills

@@ -34,7 +34,8 @@ Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& co
       restore_state(tail, saved, snapshot.path().string(), layer);
       continue;
     }
-    if (static_cast<std::int64_t>(saved.rows.size()) != saved.tokens * 2 * tail.heads.width()) {
+    const bool alike = saved.tokens == 0 || saved.kv_heads == own_heads(tail);
+    if (!alike || static_cast<std::int64_t>(saved.rows.size()) != saved.tokens * 2 * tail.heads.width()) {
       fail("{}: layer {} has heads of another shape there than in this model", snapshot.path().string(), layer);
     }
     tail.tokens = tail.capacity = saved.tokens;
@@ -43,6 +44,12 @@ Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& co
     backend_->to_device(tail.rows.as<void>(), saved.rows.data(), saved.rows.size() * sizeof(f16), stream);
     backend_->synchronize(stream);  // the host memory of the rows is freed next
   }
+}
+
+int Cache::own_heads(const Tail& tail) const {
+  const offload::StoreShape& shape = store_.shape();
+  const bool alike = tail.heads == LayerHeads{shape.kv_heads, shape.head_dim};
+  return tail.store_layer >= 0 || tail.recurrent || alike ? 0 : tail.heads.kv;
 }
 
 std::vector<double> Cache::own_spread() const {
@@ -90,6 +97,7 @@ offload::SnapshotTail Cache::tail(int layer) const {
     image.state.resize(static_cast<std::size_t>(delta_.kept_floats()));
     backend_->to_host(image.state.data(), tail.state.as<void>(), recurrent_bytes(delta_), backend_->stream());
   }
+  image.kv_heads = own_heads(tail);
   const int d = tail.heads.dim;
   const std::int64_t per_head = image.tokens * 2 * d;
   image.rows.resize(static_cast<std::size_t>(tail.heads.kv * per_head));

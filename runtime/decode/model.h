@@ -105,6 +105,8 @@ class Model {
   void place_experts(const ExpertPlacement& placement);
 
   const ModelConfig& config() const { return config_; }
+  // Throws Error where one of these ids is none of the vocabulary's.
+  void check_ids(std::span<const std::int32_t> tokens) const;
   // Returns what it computes with besides its files, as options: RoPE that was overridden, and the form of its weights.
   // A model goes on with what one of the same options has read, and with nothing else.
   std::string run_options() const;
@@ -199,7 +201,6 @@ class Model {
     Mixture mixture;
     Mixture near;  // where the processor beside the device multiplies experts
   };
-  void check_ids(std::span<const std::int32_t> tokens) const;
   void require_own(const Cache& cache) const;
   void clear_flag(NanFlag& flag) const;
   // The flag's copy to the host is queued, and looked at once the stream has been waited for.

@@ -41,15 +41,6 @@ SessionOptions checked(SessionOptions options) {
   return options;
 }
 
-// Before the first chunk: an id that is none would else leave the session with the chunks before it.
-void require_ids(std::span<const std::int32_t> tokens, const ModelConfig& config) {
-  const auto known = [&](std::int32_t token) { return token >= 0 && token < config.vocab_size; };
-  const auto unknown = std::ranges::find_if_not(tokens, known);
-  if (unknown == tokens.end()) return;
-  fail("token id {} is outside the model's vocabulary of {}: model and tokenizer do not belong together", *unknown,
-       config.vocab_size);
-}
-
 // Memory set aside for as long as a prompt is read.
 struct Reserved {
   Reserved(Cache& to, std::int64_t tokens) : cache(to) { cache.reserve(tokens); }
@@ -147,7 +138,7 @@ OnDevice Session::fits_device(std::int64_t tokens) const {
 }
 
 void Session::append(std::span<const std::int32_t> tokens, const PrefillProgress& progress, bool more_follows) {
-  require_ids(tokens, model_->config());
+  model_->check_ids(tokens);  // before the first chunk, which would else stay in the session
   std::vector<MethodState*> states;
   for (const auto& [key, state] : states_) states.push_back(state.get());
   PrefillAttention attention(options_.prefill, std::move(states), options_.attender, &prefill_read_);
@@ -336,7 +327,7 @@ double Session::attended_share() const {
 }
 
 std::vector<float> Session::score(std::span<const std::int32_t> tokens) {
-  require_ids(tokens, model_->config());
+  model_->check_ids(tokens);
   gpu::Backend& backend = model_->backend();
   PrefillAttention exact({}, {}, options_.attender);
   std::vector<float> logits;

@@ -113,7 +113,7 @@ class Run {
       : backend_(backend),
         bench_(bench),
         hooks_(hooks),
-        stream_((require_head_dim(backend, bench.head_dim), backend.stream())),
+        stream_(backend.stream()),
         shape_{0, bench.kv_heads, bench.head_dim, bench.block_tokens, bench.columns, bench.rows},
         store_(fill(arena)) {
     const std::vector<float> q = queries(bench);
@@ -187,6 +187,7 @@ class Run {
 
   // Fills store and tail.
   offload::Store fill(offload::Arena& arena) {
+    require_head_dim(backend_, bench_.head_dim);
     const Shape shape = shape_of(bench_);
     shape_.layers = 1;
     const offload::BlockLayout layout(shape_);

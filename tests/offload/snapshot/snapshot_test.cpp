@@ -1,5 +1,6 @@
 #include "offload/snapshot/snapshot.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -261,6 +262,29 @@ TEST_F(SnapshotTest, AModelThatSlidesEverywhereHasTailsOnly) {
   EXPECT_EQ(snapshot.tail(0).rows, rows);
   EXPECT_EQ(snapshot.store(arena_).bytes(), 0u);
   EXPECT_EQ(snapshot.content_digest(), content_digest(tokens, {}, tails));
+}
+
+TEST_F(SnapshotTest, TailsSayWhereTheirHeadsAreOfAnotherShapeThanTheStores) {
+  SnapshotDescription description = small_description();
+  description.shape.layers = 0;
+  description.model_layers = 2;
+  const std::vector<std::int32_t> tokens(9, 3);
+  for (const int heads : {4 * test::kHeads, 1}) {  // rows of one head of 16 are as wide as those of two of 8
+    for (const int dim : {test::kDim / 2, test::kHeads * test::kDim}) {
+      const std::vector<f16> rows(static_cast<std::size_t>(4 * heads * 2 * dim), to_f16(0.5f));
+      const std::vector<f16> own(4 * test::kHeads * 2 * test::kDim, to_f16(0.25f));
+      const std::vector<TailImage> tails = {{-1, 5, 4, rows, {}, {}, heads}, {-1, 5, 4, own}};
+      const auto path = folder_ / fmt::format("ctx{}-{}.part", heads, dim);
+      SnapshotWriter writer = SnapshotWriter::create(path, description);
+      writer.checkpoint(Store(arena_, description.shape), tokens, tails);
+      const Snapshot snapshot = writer.snapshot();
+      snapshot.verify();
+      EXPECT_EQ(snapshot.tail(0).rows, rows);
+      EXPECT_EQ(snapshot.tail(0).kv_heads, heads);
+      EXPECT_EQ(snapshot.tail(1).rows, own);
+      EXPECT_EQ(snapshot.tail(1).kv_heads, 0);
+    }
+  }
 }
 
 }  // namespace

@@ -57,5 +57,18 @@ TEST_F(Gemma4IngestTest, ItIsNeitherExportedNorTakenFromOtherPrograms) {
   EXPECT_TRUE(test::refuses([&] { ContextModel of(model_path); }, {"heads of another shape"}));
 }
 
+TEST_F(Gemma4IngestTest, HeadsOfAnotherShapeAreNotExportedWhereTheirRowsAreAsWide) {
+  offload::SnapshotDescription description;
+  description.shape = {0, 1, 32, 16, offload::ColumnFormat::f16};
+  description.model_layers = 1;
+  const std::vector<std::int32_t> tokens(4, 3);
+  const std::vector<f16> rows(4 * 2 * 32);
+  const std::vector<offload::TailImage> tails = {{-1, 0, 4, rows, {}, {}, 2}};  // two heads of 16
+  offload::SnapshotWriter writer = offload::SnapshotWriter::create(folder.path() / "wide.hay", description);
+  writer.checkpoint(offload::Store(arena, description.shape), tokens, tails);
+  EXPECT_TRUE(test::refuses([&] { export_context(writer.snapshot(), arena, folder.path() / "out.safetensors"); },
+                            {"heads of another shape"}));
+}
+
 }  // namespace
 }  // namespace hayloft::runtime

@@ -254,7 +254,7 @@ TEST(SamplerRules, AreRefusedByNameOutsideTheVocabulary) {
   EXPECT_NE(message({.begin_suppress_tokens = {12}}).find("begin_suppress_tokens"), std::string::npos);
 }
 
-TEST(Sampler, RefusesLogitsThatAreNoNumbers) {
+TEST(Sampler, RefusesLogitsThatLeaveNothingToDrawBy) {
   for (const float temperature : {0.0f, 1.0f}) {
     EXPECT_THROW(Sampler({.temperature = temperature}).sample(Logits{NAN, 1}), Error) << temperature;
   }
