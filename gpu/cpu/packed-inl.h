@@ -39,15 +39,16 @@ struct Factors {
 constexpr int kVectorsAtOnce = kRows / static_cast<int>(hn::MaxLanes(F32())) >= 2 ? 2 : 1;
 
 // Asks for what lies some way behind a chunk: the processor's own prefetching leaves a third of the rate at which one
-// thread reads. Chunks of whole lines are asked for farther ahead, into the second-level cache, by which bytes and long
-// vectors are read faster; the others, whose vectors lie across lines, into the first.
+// thread reads. Bytes, and long vectors, are read faster from farther ahead, out of the second-level cache, but where
+// heads stand between chunks.
 template <int kBits>
-HWY_INLINE void prefetch_ahead(const std::byte* chunk, std::size_t bytes) {
+HWY_INLINE void prefetch_ahead(const std::byte* chunk, const Packing& packing) {
   constexpr std::uintptr_t kLine = 64;
   constexpr bool kFar = kBits == 8 || HWY_MAX_BYTES >= 64;
-  const bool far = kFar && bytes % kLine == 0;
+  const bool far = kFar && !packing.products;
   const auto begin = reinterpret_cast<std::uintptr_t>(chunk) + (far ? 128 : 64) * kLine;
-  for (std::uintptr_t line = (begin + kLine - 1) / kLine * kLine; line < begin + bytes; line += kLine) {
+  const auto end = begin + packing.chunk_bytes();
+  for (std::uintptr_t line = (begin + kLine - 1) / kLine * kLine; line < end; line += kLine) {
     const auto* const at = reinterpret_cast<const void*>(line);
     far ? __builtin_prefetch(at, 0, 2) : __builtin_prefetch(at, 0, 3);
   }

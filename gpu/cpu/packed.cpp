@@ -120,7 +120,7 @@ HWY_INLINE void tile_products(F32 d, const Codes& codes, const Packing& packing,
     for (F32Vec& start : of_token) start = hn::Zero(d);
   each_chunk<V>(
       d, packing, tile, lane, 0, cols, [&](int column, const std::byte* chunk, const Factors(&factors)[V]) HWY_ATTR {
-        if (lane == 0) prefetch_ahead<Codes::form.bits>(chunk, packing.chunk_bytes());
+        if (lane == 0) prefetch_ahead<Codes::form.bits>(chunk, packing);
         const float* const xs = x + column;
         const std::byte* const scales = chunk + Codes::form.code_bytes();
         const std::byte* const minima = scales + packing.scale_bytes();

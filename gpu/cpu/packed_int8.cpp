@@ -51,7 +51,7 @@ HWY_NOINLINE void tile_products_int8(F32 d, const Bytes& bytes, const Packing& p
   for (auto& of_token : total)
     for (F32Vec& start : of_token) start = hn::Zero(d);
   each_chunk<V>(d, packing, tile, lane, 0, cols, [&](int, const std::byte* chunk, const Factors(&factors)[V]) HWY_ATTR {
-    if (lane == 0) prefetch_ahead<Bytes::form.bits>(chunk, packing.chunk_bytes());
+    if (lane == 0) prefetch_ahead<Bytes::form.bits>(chunk, packing);
     const std::byte* const scales = chunk + Bytes::form.code_bytes();
     const std::byte* const minima = scales + packing.scale_bytes();
     U32Vec low[V], high[V];

@@ -94,11 +94,15 @@ void add_float_opcodes(std::vector<Opcode>& to) {
   // The sign alone, of a NaN too.
   to.push_back(lane_opcode<u32(u32)>("neg.f32", [](u32 a) { return a ^ 0x80000000u; }));
   to.push_back(lane_opcode<u64(u64)>("neg.f64", [](u64 a) { return a ^ u64 { 1 } << 63; }));
+  to.push_back(
+      lane_opcode<u32(u32, u32)>("copysign.f32", [](u32 a, u32 b) { return (a & 0x80000000u) | (b & 0x7fffffffu); }));
   to.push_back(lane_opcode<u32(u32)>("abs.f32", [](u32 a) { return a & 0x7fffffffu; }));
   to.push_back(
       lane_opcode<float(float)>("ex2.approx.f32", [](float a) { return canonical(approximately(std::exp2(a), a)); }));
   to.push_back(lane_opcode<float(float)>(
       "ex2.approx.ftz.f32", [](float a) { return canonical(flushed(approximately(std::exp2(flushed(a)), a))); }));
+  to.push_back(lane_opcode<float(float)>("rcp.approx.ftz.f32",
+                                         [](float a) { return canonical(flushed(approximately(1 / flushed(a), a))); }));
   to.push_back(lane_opcode<double(double)>("rcp.approx.ftz.f64", [](double a) { return coarse_reciprocal(a); }));
 }
 

@@ -76,8 +76,8 @@ TEST(PtxFloatOpcodes, DoubleArithmetic) {
     table.push_back({"sub" + rounding + "f64", {bits(3.0), bits(5.0)}, {bits(-2.0)}});
     table.push_back({"mul" + rounding + "f64", {bits(1e300), bits(1e300)}, {bits(inf64)}});
   }
-  check_table(table, {"fma.rn.f64", "div.rn.f64", "rcp.rn.f64", "sqrt.rn.f64", "rcp.approx", "add.f64", "add.rn.f64",
-                      "sub.f64", "sub.rn.f64", "mul.f64", "mul.rn.f64"});
+  check_table(table, {"fma.rn.f64", "div.rn.f64", "rcp.rn.f64", "sqrt.rn.f64", "rcp.approx.ftz.f64", "add.f64",
+                      "add.rn.f64", "sub.f64", "sub.rn.f64", "mul.f64", "mul.rn.f64"});
 }
 
 TEST(PtxFloatOpcodes, TheSignIsABitOfItsOwn) {
@@ -91,8 +91,12 @@ TEST(PtxFloatOpcodes, TheSignIsABitOfItsOwn) {
           {"abs.f32", {minus0}, {0}},
           {"abs.f32", {bits(-inf)}, {bits(inf)}},
           {"abs.f32", {bits(-least)}, {bits(least)}},
+          {"copysign.f32",
+           {bits(-2.0f), bits(3.0f)},
+           {bits(-3.0f)}},  // the sign of the first, the number of the second
+          {"copysign.f32", {0, bits(-inf)}, {bits(inf)}},
       },
-      {"neg.f", "abs"});
+      {"neg.f", "abs", "copysign"});
 }
 
 TEST(PtxFloatOpcodes, ANumberBeatsNaNAndMinusZeroIsLess) {
@@ -134,6 +138,19 @@ TEST(PtxFloatOpcodes, PowersOfTwoFlushDenormalsWhereTheOpcodeSaysSo) {
           {"ex2.approx.ftz.f32", {payload32}, {nan32}},
       },
       {"ex2"});
+}
+
+TEST(PtxFloatOpcodes, ApproximateReciprocalsFlushDenormals) {
+  check_table(
+      {
+          {"rcp.approx.ftz.f32", {bits(4.0f)}, {bits(0.25f)}},
+          {"rcp.approx.ftz.f32", {bits(least)}, {bits(inf)}},
+          {"rcp.approx.ftz.f32", {bits(-least)}, {bits(-inf)}},
+          {"rcp.approx.ftz.f32", {bits(0x1p127f)}, {0}},
+          {"rcp.approx.ftz.f32", {bits(-inf)}, {bits(-0.0f)}},
+          {"rcp.approx.ftz.f32", {payload32}, {nan32}},
+      },
+      {"rcp.approx.ftz.f32"});
 }
 
 TEST(PtxFloatOpcodes, ApproximationsAreOffByNoMoreThanWasAskedFor) {
