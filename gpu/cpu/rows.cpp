@@ -22,7 +22,7 @@ constexpr int kMaxQueries = 64;  // query heads a tile's score buffer has room f
 
 // Asks for the rows that come a tile later, line by line in their order and a little at a time: all at once they would
 // fill the core's few slots for pending lines and stall it. A tile's passes over K and over V ask for half of a tile
-// each, so that memory never rests.
+// each, so that memory never rests. They go to the second-level cache, since two tiles fill the first.
 class RowPrefetch {
  public:
   RowPrefetch(const f16* const* rows, std::int64_t n, int head_dim)
@@ -33,7 +33,7 @@ class RowPrefetch {
   // dot_four() and weigh_strip() call it at each step: twice d / lanes times for four rows, which have d / 4 lines.
   HWY_INLINE void step() {
     for (int i = 0; i < kLines && row_ != end_; ++i) {
-      __builtin_prefetch(reinterpret_cast<const std::byte*>(*row_) + offset_, 0, 3);
+      __builtin_prefetch(reinterpret_cast<const std::byte*>(*row_) + offset_, 0, 2);
       offset_ += 64;
       if (offset_ >= row_bytes_) {
         offset_ = 0;
