@@ -27,8 +27,8 @@ std::int64_t rows_per_piece(std::int64_t row_elements) {
   return std::max<std::int64_t>(1, kElementGrain / std::max<std::int64_t>(1, row_elements));
 }
 
-// Memory for std::free(). From a huge page on, whole huge pages of it are asked for as such, and the last of them too
-// where that wastes an eighth at most.
+// Returns memory that std::free() gives back; throws NoMemory. From a huge page on it asks for whole huge pages, and
+// for the last of them too where that wastes an eighth at most.
 void* in_large_pages(std::uint64_t bytes) {
   const bool large = bytes >= kHugePage;
   const std::uint64_t whole = (bytes + kHugePage - 1) / kHugePage * kHugePage;
@@ -41,8 +41,7 @@ void* in_large_pages(std::uint64_t bytes) {
         "(ulimit -v, ulimit -d)",
         bytes);
   }
-  // A wish: nothing is lost if it is refused.
-  if (large) madvise(data, rounded / kHugePage * kHugePage, MADV_HUGEPAGE);
+  if (large) madvise(data, rounded / kHugePage * kHugePage, MADV_HUGEPAGE);  // a wish: nothing is lost if refused
   return data;
 }
 

@@ -27,7 +27,7 @@ class CpuBackend : public Backend {
 
   Stream stream() override { return {}; }
   Buffer allocate(std::uint64_t bytes, Stream stream) override;
-  // Small ones share pieces of memory, which lie in huge pages as large ones do.
+  // Lets small ones share pieces of memory, which lie in huge pages as large ones do.
   Buffer allocate_weights(std::uint64_t bytes, Stream stream) override;
   void to_device(void* device, const void* host, std::uint64_t bytes, Stream) override { move(device, host, bytes); }
   void to_host(void* host, const void* device, std::uint64_t bytes, Stream) override { move(host, device, bytes); }
@@ -86,7 +86,7 @@ class CpuBackend : public Backend {
   static void move(void* to, const void* from, std::uint64_t bytes);
   void release(void* data, std::uint64_t bytes, Stream) noexcept override;
 
-  // Memory that several weights share. It lasts as long as one of them.
+  // Holds several weights, and lasts as long as one of them.
   struct WeightPiece {
     std::byte* data;
     std::uint64_t taken;

@@ -73,12 +73,13 @@ HWY_INLINE I8Vec with_sign(I8Vec a, I8Vec b) {
 }
 #endif
 
-// The number that a byte of a packing's codes has more than its weight.
+// Returns the number that a byte of a packing's codes has more than its weight.
 constexpr int zero_of(const Packing& packing) {
   return packing.by_table ? 128 : packing.zero;
 }
-constexpr bool has_whole_bytes(const Packing& packing) {  // up to 255
-  return packing.bits == 8 || packing.by_table;
+// Returns whether bytes are up to 255, which products by pairs take as signed ones, 128 less.
+constexpr bool are_whole_bytes(int bits, bool by_table) {
+  return bits == 8 || by_table;
 }
 
 // Codes of kBits bits of Lanes(d) rows, four columns in the bytes of a lane: dword j holds the columns that
@@ -88,8 +89,8 @@ class Bytes {
  public:
   static constexpr Packing form{kBits};
   static constexpr int kLow = form.low_bits(), kHigh = form.high_bits();
-  static constexpr int kPerWord = 8 / kLow;            // dwords of a word
-  static constexpr bool whole = kBits == 8 || kTable;  // bytes up to 255
+  static constexpr int kPerWord = 8 / kLow;  // dwords of a word
+  static constexpr bool whole = are_whole_bytes(kBits, kTable);
 
   explicit Bytes(const Packing& packing) {
     for (std::size_t i = 0; i < sizeof table_; ++i) table_[i] = static_cast<std::uint8_t>(packing.table[i % 16] + 128);
@@ -154,10 +155,10 @@ constexpr int column_of(int low_bits, int at) {
   return word * 4 * parts + at % 4 * parts + part;
 }
 
-constexpr int kDwords = kColumns / 4;  // of a token's codes of a chunk
+constexpr int kDwords = kColumns / 4;  // that the codes of a token's chunk take
 
-// body(integral_constant<int, run>, first token) for the runs of tokens that are multiplied together, kMost at most.
-// Inputs lie in the order of these runs (Int8Inputs).
+// Calls body(integral_constant<int, run>, first token) for the runs of tokens that are multiplied together, kMost at
+// most. Inputs lie in the order of these runs (Int8Inputs).
 template <int kMost, class Body>
 HWY_INLINE void for_each_int8_run(int begin, int end, const Body& body) {
   int t = begin;
@@ -184,7 +185,7 @@ class Products {
   template <int kDword>
   HWY_INLINE void add(U32Vec codes, const std::int32_t* inputs) {
     [[maybe_unused]] I8Vec weights = hn::Zero(I8());
-    if constexpr (Bytes::whole) {  // as signed bytes, 128 less
+    if constexpr (Bytes::whole) {
       weights = hn::BitCast(I8(), hn::Xor(codes, hn::Set(U32(), 0x80808080u)));
       codes = hn::BitCast(U32(), hn::Abs(weights));
     }

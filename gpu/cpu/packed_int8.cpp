@@ -209,7 +209,7 @@ void round_inputs_simd(const float* x, int tokens, int cols, const Packing& pack
 #else
   const bool vnni = false;
 #endif
-  const bool signed_bytes = HAYLOFT_PAIRS && !vnni && has_whole_bytes(packing);
+  const bool signed_bytes = HAYLOFT_PAIRS && !vnni && are_whole_bytes(packing.bits, packing.by_table);
   const int zero = zero_of(packing) - (signed_bytes ? 128 : 0);
   std::uint8_t columns[kColumns];
   for (int i = 0; i < kColumns; ++i) columns[i] = static_cast<std::uint8_t>(column_of(packing.low_bits(), i));

@@ -43,8 +43,8 @@ struct Experts {
   bool share_of_chosen = true;   // the softmax is over a token's own experts, so that weights sum to one, or over all
   std::vector<bool> dense = {};  // [layers]: which have an MLP of dense_inner instead; empty: none has
   int dense_inner = 0;
-  // Of an MLP beside them, which every token goes through; 0: none. What each of the two gives has a norm of its own
-  // before they are added, and the router and the experts see the residual stream under norms of their own (gemma4).
+  // Says how wide the MLP beside them is that every token goes through; 0: none. Both have a norm over what they give,
+  // before it is added, and the router and the experts see the residual stream under norms of their own (gemma4).
   int beside_inner = 0;
   bool biases = false;  // the router has them, and the matrices of each expert
 

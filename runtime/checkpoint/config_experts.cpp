@@ -37,7 +37,7 @@ void read_dense_layers(const JsonFields& fields, ModelConfig& config) {
 bool has_experts(const JsonFields& fields, const ExpertFields& has) {
   if (has.count == 0 || has.enabling_field.empty()) return has.count > 0;
   if (fields.boolean_or(has.enabling_field.c_str(), false)) return true;
-  // Of a model that has none the fields are there all the same.
+  // A model that has none has the fields all the same.
   for (const std::string& name : {has.count_field, has.used_field, has.inner_field}) fields.find(name.c_str());
   return false;
 }

@@ -39,8 +39,8 @@ LayerHeads listed_heads(const JsonFields& fields, const nlohmann::json& listed, 
   }
   for (const std::string& name : layers.unread()) layers.refuse(name.c_str(), *layers.find(name.c_str()), "absent");
   const std::int64_t older = fields.integer_or("global_head_dim", global.dim, 1, most_width);
-  if (older != global.dim)
-    fields.refuse("global_head_dim", older, fmt::format("{}, as of per_layer_config", global.dim));
+  const std::string as_listed = fmt::format("{}, as of per_layer_config", global.dim);
+  if (older != global.dim) fields.refuse("global_head_dim", older, as_listed);
   return global;
 }
 

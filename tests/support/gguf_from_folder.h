@@ -53,7 +53,7 @@ class GgufFromFolder {
     }
   }
 
-  // What is in a layer of Gemma 4 besides.
+  // A layer of Gemma 4 has these besides.
   void add_gemma4(int layer) {
     const std::string own = "blk." + std::to_string(layer) + ".";
     const std::string theirs = "model.layers." + std::to_string(layer) + ".";

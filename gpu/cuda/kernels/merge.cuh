@@ -7,6 +7,7 @@
 #include "gpu/cuda/kernels/states.cuh"
 #include "gpu/cuda/kernels/warp.cuh"
 #include "gpu/cuda/memory/device_store.h"
+#include "gpu/cuda_heads.h"
 
 // The end of a decode step's attention: states of many parts of the sequence become one output.
 namespace hayloft::gpu::cuda {
@@ -14,7 +15,7 @@ namespace hayloft::gpu::cuda {
 inline constexpr int kMergeWarps = 8;
 inline constexpr int kMergeThreads = kMergeWarps * kWarp;
 inline constexpr int kMergeAhead = 4;  // slots whose loads are under way together
-inline constexpr int kMaxHeadDim = 256;
+inline constexpr int kMaxHeadDim = cuda_most_head_dim;
 inline constexpr int kMeanRows = 64;   // rows per partial sum of values
 inline constexpr int kMeanAhead = 16;  // of them whose loads are under way together
 

@@ -11,11 +11,11 @@ namespace hayloft::runtime::cluster {
 namespace {
 
 void require(const char* problem) {
-  if (problem != nullptr)
-    fail(
-        "the ranks cannot talk to each other any more: {}; is one of them lost, or started with another command or "
-        "other options?",
-        problem);
+  if (problem == nullptr) return;
+  fail(
+      "the ranks cannot talk to each other any more: {}; is one of them lost, or started with another command or other "
+      "options?",
+      problem);
 }
 
 const HayloftMpi& load_mpi(const std::filesystem::path& library) {

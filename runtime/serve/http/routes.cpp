@@ -320,7 +320,7 @@ Reply Routes::contexts(const Call& call) const {
   if (call.method == "GET") {
     json data = json::array();
     for (const ContextProgress& each : context_jobs_.progress()) {
-      // What has just been read, or has failed here and was saved by another program since.
+      // It has just been read, or failed here and was saved by another program since.
       if (served_.contexts.contains(each.name)) continue;
       data.push_back({{"name", each.name},
                       {"state", each.problem.empty() ? "reading" : "failed"},
