@@ -19,6 +19,12 @@ struct LogitLine {
   float residual = 0;  // variance of the logits about it
 };
 
+// Values of positions near one another are alike, and masses by lines follow them: the error that a step predicts of
+// its output counts the variance of their mean so many times, and the line's part of it so. Fitted over every step of
+// two models (docs/methods.md, "The rest"). Where scores are exact the draw's variance is all of the error.
+inline constexpr double alike_values = 4;
+inline constexpr double share_by_line = 0.35;
+
 // The request: masses of [0, scores.limit) without what is taken.
 struct RestSearch {
   ColumnSearch scores;                  // as positions were selected by; scores.k positions of each list are taken

@@ -175,7 +175,6 @@ void add_drawn(const Step& step, int first, int heads, const index::RestMasses::
     if (estimate == nullptr || rest == 0) continue;
     std::copy_n(y, d, mixed.get());
     index::dot_values(values.get(), n, stride, mixed.get(), products.data());
-    const double rho = double{rest} / (1 + double{rest});
     const double spread = std::exp(std::min(double{lines[static_cast<std::size_t>(h)].residual}, 1.5)) - 1;
     const double size = norm(y, d);
     double variance = 0;
@@ -186,9 +185,8 @@ void add_drawn(const Step& step, int first, int heads, const index::RestMasses::
       variance += weight * weight * (1 - chance + spread * chance) * std::max(far, 0.0);  // |V - y|^2
     }
     for (int c = 0; c < d; ++c) mean[static_cast<std::size_t>(c)] /= rest;
-    const double shift = 0.7 * rho * (1 - rho) * distance(mean.get(), exact.data(), d);
     estimate->error[static_cast<std::size_t>(h)] =
-        static_cast<float>(std::sqrt(variance * error_kept(kept) + shift * shift) / std::max(size, 1e-30));
+        drawn_error(means.empty(), variance, kept, rest, distance(mean.get(), exact.data(), d), size);
   }
 }
 
@@ -218,7 +216,7 @@ double formula_error(double share, double rho, double gap, double spread, double
   const double of_rows = rho * rho * spread * std::min(1.0, std::exp(residual) / rows);
   const double of_line = rho * rho * gap * gap * std::min(residual, 1.0) / 4;
   const double of_share = (1 - share - rho) * (1 - share - rho) * gap * gap;
-  return std::sqrt(of_rows + of_line + of_share);
+  return std::sqrt(index::alike_values * (of_rows + of_line) + of_share);
 }
 
 // The number of positions that hold a query head's rest.
@@ -231,6 +229,13 @@ double rows_of(const index::RestMasses& rest, std::size_t head) {
 float kept_of_drawn(double variance, double distance) {
   const double gap = distance * distance;
   return variance < gap ? static_cast<float>(1 - variance / gap) : variance > 0 ? 0.0f : 1.0f;
+}
+
+float drawn_error(bool by_lines, double variance, float kept, float rest, double between, double length) {
+  const double rho = double{rest} / (1 + double{rest});
+  const double shift = by_lines ? index::share_by_line * rho * (1 - rho) * between : 0.0;
+  const double counted = by_lines ? index::alike_values : (1 + double{kept}) / 2;
+  return static_cast<float>(std::sqrt(variance * counted + shift * shift) / std::max(length, 1e-30));
 }
 
 void add_mean(const Step& step, const index::RestMasses& rest, const std::vector<index::LogitLine>& lines,

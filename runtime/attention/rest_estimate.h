@@ -48,12 +48,13 @@ void refer_to(const std::vector<float>& log_sums, const std::vector<float>& refe
 
 // Returns how much is kept of the distance of a draw's mean from the mean of V over every token, given the variance of
 // what was drawn, summed over the components: James and Stein's factor. Where scores are exact the draw is taken so far
-// towards that mean. error_kept() is the part of that variance that is an error then, halfway between all of it and the
-// factor.
+// towards that mean; the part of that variance that is an error then lies halfway between all of it and the factor.
 float kept_of_drawn(double variance, double distance);
-inline double error_kept(float kept) {
-  return (1 + double{kept}) / 2;
-}
+
+// Returns the error |y - y dense| / |y| that an output of that length predicts of itself, whose rest, with the sum
+// `rest` of the masses drawn, was estimated by values of that variance about it, their mean as far from what is
+// attended exactly as `between`. by_lines: masses come from approximate scores.
+float drawn_error(bool by_lines, double variance, float kept, float rest, double between, double length);
 
 // The estimate by the mean value [Hq][d], and its error by the formula that needs no further row: takes out [Hq][d]
 // from what is attended exactly to the estimate.

@@ -341,11 +341,8 @@ class RestOfRanks {
     }
     shares[head] = 1 / (1 + rest);
     if (error == nullptr || rest == 0) return;
-    const double rho = double{rest} / (1 + double{rest});
     const double variance = std::max(0.0, double{*sums.squares} - 2 * across + moved * weights.all_c);
-    const double shift = 0.7 * rho * (1 - rho) * std::sqrt(between);
-    *error =
-        static_cast<float>(std::sqrt(variance * error_kept(kept) + shift * shift) / std::max(std::sqrt(length), 1e-30));
+    *error = drawn_error(mean == nullptr, variance, kept, rest, std::sqrt(between), std::sqrt(length));
   }
 
   std::uint64_t key() const { return draw_key(rest_.seed, at_.cache.layer, plan_.tokens); }

@@ -99,9 +99,9 @@ static __global__ __launch_bounds__(kRestThreads) void add_drawn_values(RestOutp
   const double length = sqrt(block_sum_of(static_cast<double>(y[c]) * y[c], scratch));
   if (c != 0) return;
   const double rho = static_cast<double>(rest) / (1 + static_cast<double>(rest));
-  const double shift = 0.7 * rho * (1 - rho) * between;
+  const double shift = index::share_by_line * rho * (1 - rho) * between;
   to.share[h] = 1 / (1 + rest);
-  to.error[h] = static_cast<float>(sqrt(variance + shift * shift) / (length > 1e-30 ? length : 1e-30));
+  to.error[h] = static_cast<float>(sqrt(index::alike_values * variance + shift * shift) / (length > 1e-30 ? length : 1e-30));
 }
 
 // The variance of V over the newest tokens of the tail about the mean [Hq][d], of each KV head. Grid: KV heads.
@@ -159,7 +159,7 @@ static __global__ __launch_bounds__(kRestThreads) void add_mean_value(RestOutput
   const double rows = rest * rest / (square > 1e-300 ? square : 1e-300);
   const double of_rows = spread[h / to.group] * fmin(1.0, exp(residual) / rows);
   const double of_line = gap * (residual < 1 ? residual : 1.0) / 4;
-  to.error[h] = static_cast<float>((1 - static_cast<double>(share)) * sqrt(of_rows + of_line) /
+  to.error[h] = static_cast<float>((1 - static_cast<double>(share)) * sqrt(index::alike_values * (of_rows + of_line)) /
                                    (length > 1e-30 ? length : 1e-30));
 }
 

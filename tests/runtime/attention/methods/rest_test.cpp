@@ -53,12 +53,13 @@ class RestTest : public MethodTest {
   }
 };
 
-TEST_F(RestTest, WhereEveryPositionIsDrawnTheDrawIsDenseAttention) {
+TEST_F(RestTest, WhereEveryPositionIsDrawnTheDrawIsDenseAttentionAndSaysSo) {
   // 120 rows, and V of the other 200.
   for (const char* const text : {"oracle:k=240:window=0:rest=draw", "topk:k=240:rest=draw"}) {
     const Output output = attend(text);
     EXPECT_EQ(output.trace.k, 120);
     for (int head = 0; head < query_heads; ++head) EXPECT_LT(error(output.y, head), 2e-5) << text << " head " << head;
+    for (const float predicted : estimate(text).second.error) EXPECT_LT(predicted, 2e-5f) << text;
   }
 }
 
