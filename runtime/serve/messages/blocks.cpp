@@ -132,7 +132,10 @@ class Translator {
     if (!object.contains("role") || !object.contains("content")) message.refuse("must have a role and content");
     const std::string role = Value(message.name() + ".role", object["role"]).text();
     const Value content(message.name() + ".content", object["content"]);
-    if (role == "assistant" && !messages.empty() && messages.back()["role"] != "assistant") require_results();
+    if (role == "assistant" && !messages.empty() && messages.back()["role"] != "assistant") {
+      require_results();
+      names_.clear();
+    }
     if (role == "assistant") return add_assistant(content);
     if (role != "user") openai::refuse(message.name() + ".role", "must be user or assistant");
     add_user(content);
@@ -185,7 +188,7 @@ class Translator {
         std::string result = block.content ? text_of(Value(name + ".content", *block.content)) : std::string();
         if (block.error) result = "Error: " + result;
         const auto called = names_.find(block.id);
-        if (called == names_.end()) openai::refuse(name + ".tool_use_id", "no tool_use before it has this id");
+        if (called == names_.end()) openai::refuse(name + ".tool_use_id", "no tool_use of the turn before it has this id");
         open_.erase(block.id);
         messages.push_back(
             {{"role", "tool"}, {"tool_call_id", block.id}, {"name", called->second}, {"content", result}});
@@ -207,7 +210,7 @@ class Translator {
     return turn;
   }
 
-  std::map<std::string, std::string> names_;  // of tools, by the ids of calls
+  std::map<std::string, std::string> names_;  // of tools, by the ids of the last assistant's calls
   std::map<std::string, std::string> open_;   // the fields of calls that have no result yet, likewise
 };
 

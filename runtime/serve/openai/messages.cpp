@@ -142,7 +142,7 @@ Json checked_message(const Value& value, const ChatTemplate& chat_template) {
 // Refuses results of calls that nobody made and calls that have no result, as the API does: the model would go on as if
 // something else had been called, or nothing. What has no id cannot be told.
 void require_results(const Json& messages) {
-  std::set<std::string> called;
+  std::set<std::string> called;             // by the last message that is no result
   std::map<std::string, std::string> open;  // the field of each call that has no result yet, by its id
   const auto require_none_open = [&] {
     if (open.empty()) return;
@@ -158,12 +158,13 @@ void require_results(const Json& messages) {
       const std::string& id = message["tool_call_id"].get_ref<const std::string&>();
       if (!called.contains(id)) {
         refuse(fmt::format("messages[{}].tool_call_id", i),
-               fmt::format("\"{}\": no call before it has this id", shown_name(id)));
+               fmt::format("\"{}\": no call of the turn before it has this id", shown_name(id)));
       }
       open.erase(id);
       continue;
     }
     require_none_open();
+    called.clear();
     const Json calls = message.value("tool_calls", Json::array());
     for (std::size_t k = 0; k < calls.size(); ++k) {
       const Json id = calls[k].value("id", Json());

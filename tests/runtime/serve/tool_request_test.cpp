@@ -123,6 +123,7 @@ TEST_F(ToolRequest, CallsAndResultsBelongTogether) {
   EXPECT_EQ(refused(user + ", " + call + ", " + both + ", " + user + ", " + call + ", " + both), "") << "the ids again";
   EXPECT_EQ(refused(user + ", " + call + ", " + result("3")), "messages[2].tool_call_id");
   EXPECT_EQ(refused(user + ", " + result("1")), "messages[1].tool_call_id");
+  EXPECT_EQ(refused(user + ", " + call + ", " + both + ", " + user + ", " + result("1")), "messages[5].tool_call_id");
   EXPECT_EQ(refused(user + ", " + call + ", " + result("1")), "messages[1].tool_calls[1].id");
   EXPECT_EQ(refused(user + ", " + call + ", " + result("2") + ", " + user), "messages[1].tool_calls[0].id");
   EXPECT_EQ(refused(user + R"(, {"role": "tool", "content": "r"})"), "") << "nothing says whose it is";
@@ -141,6 +142,9 @@ TEST_F(ToolRequest, CallsAndResultsBelongTogether) {
   EXPECT_EQ(refused_message(user + ", " + use + ", " + said(block("1")) + ", " +
                             R"({"role": "assistant", "content": "b"}, )" + said(block("2"))),
             "messages[1].content[1].id");
+  EXPECT_EQ(refused_message(user + ", " + use + ", " + said(block("1") + ", " + block("2")) + ", " +
+                            R"({"role": "assistant", "content": "b"}, )" + said(block("2"))),
+            "messages[4].content[0].tool_use_id");
 }
 
 TEST_F(ToolRequest, FieldsOfAMessageAreTexts) {
