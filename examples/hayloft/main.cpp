@@ -194,9 +194,11 @@ int run(int argc, char** argv) {
 }
 
 // Large pieces go back to the system when they are freed. Left to itself the allocator keeps up to 32 MiB of them, ever
-// more as it sees them come and go: a question's tails, once each, and the plan of a run would be off by that.
+// more as it sees them come and go: a question's tails, once each, and the plan of a run would be off by that. What is
+// left of the heap's end stays: given back at once it would be asked for again, page by page, by the next step.
 void return_freed_memory() {
   ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  ::mallopt(M_TRIM_THRESHOLD, 4 << 20);
 }
 
 // Keeps memory, untouched, and gives it back before a refusal of the system is thrown: what is half made is taken apart

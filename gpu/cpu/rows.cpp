@@ -22,21 +22,25 @@ constexpr int kMaxQueries = 64;  // query heads a tile's score buffer has room f
 
 // Asks for the rows that come a tile later, line by line in their order and a little at a time: all at once they would
 // fill the core's few slots for pending lines and stall it. A tile's passes over K and over V ask for half of a tile
-// each, so that memory never rests. They go to the second-level cache, since two tiles fill the first.
+// each, so that memory never rests; a pass over K or V alone asks for that. They go to the second-level cache, since
+// two tiles fill the first.
 class RowPrefetch {
  public:
-  RowPrefetch(const f16* const* rows, std::int64_t n, int head_dim)
+  // Of each row, elements [first, last) are read.
+  RowPrefetch(const f16* const* rows, std::int64_t n, int first, int last)
       : row_(rows + std::min<std::int64_t>(n, kTile)),
         end_(rows + n),
-        row_bytes_(sizeof(f16) * 2 * static_cast<std::size_t>(head_dim)) {}
+        offset_(sizeof(f16) * static_cast<std::size_t>(first)),
+        first_(offset_),
+        last_(sizeof(f16) * static_cast<std::size_t>(last)) {}
 
   // dot_four() and weigh_strip() call it at each step: twice d / lanes times for four rows, which have d / 4 lines.
   HWY_INLINE void step() {
     for (int i = 0; i < kLines && row_ != end_; ++i) {
       __builtin_prefetch(reinterpret_cast<const std::byte*>(*row_) + offset_, 0, 2);
       offset_ += 64;
-      if (offset_ >= row_bytes_) {
-        offset_ = 0;
+      if (offset_ >= last_) {
+        offset_ = first_;
         ++row_;
       }
     }
@@ -47,8 +51,9 @@ class RowPrefetch {
 
   const f16* const* row_;
   const f16* const* end_;
-  std::size_t offset_ = 0;
-  std::size_t row_bytes_;
+  std::size_t offset_;  // bytes, as those below
+  std::size_t first_;
+  std::size_t last_;
 };
 
 // Calls body(run, first query head, prefetch) for runs of query heads that fit the registers. The first run prefetches.
@@ -147,7 +152,7 @@ void attend_slice(const f16* const* rows, std::int64_t n, const QueryGroup& grou
   const F32 d;
   HWY_ALIGN float scores[kMaxQueries * kTile];
   const std::size_t stride = static_cast<std::size_t>(group.stride);
-  RowPrefetch next(rows, n, group.head_dim);
+  RowPrefetch next(rows, n, 0, 2 * group.head_dim);
   for (std::int64_t done = 0; done < n; done += kTile) {
     const int here = static_cast<int>(std::min<std::int64_t>(kTile, n - done));
     const f16* const* tile = rows + done;
@@ -162,10 +167,10 @@ void attend_slice(const f16* const* rows, std::int64_t n, const QueryGroup& grou
 void sum_slice(const f16* const* rows, std::int64_t n, const QueryGroup& group) {
   const F32 d;
   HWY_ALIGN float scores[kMaxQueries * kTile];
-  NoPrefetch none;
+  RowPrefetch next(rows, n, 0, group.head_dim);
   for (std::int64_t done = 0; done < n; done += kTile) {
     const int here = static_cast<int>(std::min<std::int64_t>(kTile, n - done));
-    score_tile(rows + done, here, group, scores, none);
+    score_tile(rows + done, here, group, scores, next);
     for (int q = 0; q < group.queries; ++q) softmax_rows(d, scores + q * kTile, here, group, q);
   }
 }
@@ -196,10 +201,13 @@ void add_values_simd(const f16* const* rows, std::int64_t n, int head_dim, doubl
   const F32 d;
   const int lanes = static_cast<int>(hn::Lanes(d));
   HWY_ALIGN float eight[HWY_MAX_BYTES / sizeof(float)];
+  RowPrefetch next(rows, n, head_dim, 2 * head_dim);
   for (std::int64_t done = 0; done < n; done += 8) {
     const std::int64_t end = std::min(done + 8, n);
     for (int i = 0; i < head_dim; i += lanes) {
       const int part = std::min(lanes, head_dim - i);
+      next.step();
+      next.step();
       auto sum = hn::Zero(d);
       for (std::int64_t row = done; row < end; ++row) {
         const f16* from = rows[row] + head_dim + i;

@@ -46,11 +46,9 @@ constexpr const char* serve_examples = R"(Examples:
 
 // The tail of a layer, some 600 KiB at blocks of 512 tokens, gets pages of its own and gives them back. Requests come
 // and go in another order than they came, so that in the heap of the thread that decodes tails would leave holes: after
-// minutes of many clients it held over twice what was in use. What is left of the heap's end stays: given back at once
-// it would be asked for again, page by page, for the logits of the next token.
+// minutes of many clients it held over twice what was in use.
 void keep_heap_small() {
   ::mallopt(M_MMAP_THRESHOLD, 256 << 10);
-  ::mallopt(M_TRIM_THRESHOLD, 4 << 20);
 }
 
 // Says whether a browser may send it as the origin of a page: "http://localhost:3000", of a file "null" or "file://".

@@ -101,7 +101,8 @@ static __global__ __launch_bounds__(kRestThreads) void add_drawn_values(RestOutp
   const double rho = static_cast<double>(rest) / (1 + static_cast<double>(rest));
   const double shift = index::share_by_line * rho * (1 - rho) * between;
   to.share[h] = 1 / (1 + rest);
-  to.error[h] = static_cast<float>(sqrt(index::alike_values * variance + shift * shift) / (length > 1e-30 ? length : 1e-30));
+  to.error[h] =
+      static_cast<float>(sqrt(index::alike_values * variance + shift * shift) / (length > 1e-30 ? length : 1e-30));
 }
 
 // The variance of V over the newest tokens of the tail about the mean [Hq][d], of each KV head. Grid: KV heads.
