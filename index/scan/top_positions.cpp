@@ -1,6 +1,7 @@
 #include "index/scan/top_positions.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -9,14 +10,15 @@
 
 namespace hayloft::index {
 float kth_largest(std::span<const float> values, std::int64_t k) {
-  constexpr std::size_t group = 16;
+  // k groups whose maxima reach a bound hold k values that do. With fewer than 2 k groups the bound sorts out little.
+  const std::size_t group = std::clamp<std::size_t>(
+      std::bit_floor(values.size() / static_cast<std::size_t>(std::max<std::int64_t>(2 * k, 1))), 1, 16);
   const std::size_t groups = values.size() / group;
   std::vector<float> high;  // all that may be among the k largest
   const auto take = [&high](float v, float bound) {
     if (v >= bound) high.push_back(v);
   };
-  // k groups whose maxima reach a bound hold k values that do. With fewer than 2 k groups the bound sorts out little.
-  if (groups >= static_cast<std::size_t>(2 * k)) {
+  if (group > 1) {
     std::vector<float> maxima(groups, -infinity);
     for (std::size_t j = 0; j < group; ++j) {
       const float* row = values.data() + j * groups;  // a group's values lie far apart, so that this loop is SIMD
@@ -41,6 +43,10 @@ TopPositions::TopPositions(int k, int heads, float least)
     : k_(static_cast<std::size_t>(k)), heads_(heads), least_(least) {}
 
 void TopPositions::offer(std::int64_t begin, int n, const float* scores, const float* logits, int stride) {
+  // Of many at once the k-th sorts out nearly all, where a bound from maxima of quantisation groups knew little.
+  if (k_ > 0 && static_cast<std::size_t>(n) >= 4 * k_) {
+    least_ = std::max(least_, kth_largest({scores, static_cast<std::size_t>(n)}, static_cast<std::int64_t>(k_)));
+  }
   for (int i = 0; i < n; ++i) {
     if (!(scores[i] >= least_)) continue;
     const auto slot = static_cast<std::int32_t>(entries_.size());

@@ -7,7 +7,7 @@
 namespace hayloft::index {
 
 // The k-th largest of the values, -infinity when there are fewer than k; NaN does not count. Linear in the number of
-// values: maxima of groups of 16 give a first bound, and only the values above it are ranked.
+// values: maxima of groups of up to 16 give a first bound, and only the values above it are ranked.
 float kth_largest(std::span<const float> values, std::int64_t k);
 
 // Collects the k positions with the largest scores, ties towards the smaller position, and what the query heads gave
