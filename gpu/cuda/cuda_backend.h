@@ -17,7 +17,6 @@
 #include "gpu/cuda/memory/spill_image.h"
 #include "gpu/cuda/memory/staging_ring.h"
 #include "gpu/cuda/memory/store_tables.h"
-#include "gpu/cuda_heads.h"
 #include "gpu/cuda_memory.h"
 #include "gpu/device_options.h"
 
@@ -37,7 +36,6 @@ class CudaBackend final : public Backend {
   std::shared_ptr<offload::ChunkListener> pinning() override { return pins_; }
   DeviceMemory memory() const override;
   std::uint64_t scratch_bytes(const ScratchShape& shape) const override;
-  int most_head_dim() const override { return cuda_most_head_dim; }
   bool keeps_reads() const override { return columns_.most_bytes() + rows_.most_bytes() > 0; }
   HotReads hot_reads(const CacheView& cache, Stream queue) override;
   void warm(const CacheView& cache, const HotReads& hot, Stream queue) override;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gpu/cuda/cuda_backend.h"
+#include "gpu/cuda/kernels/select/scan.h"
 #include "gpu/cuda/memory/upload.h"
 
 namespace hayloft::gpu::cuda {
@@ -76,7 +77,8 @@ void CudaBackend::warm(const CacheView& cache, const HotReads& hot, Stream queue
   if (hot.runs.size() == runs && sound(hot.runs) && columns_.keeps(cache.store)) {
     // A selection that reads as many runs as there is room for, those that were used most, fills the slots with them.
     const int slots = columns_.count_uses(cache, hot.runs, stream);
-    SparqSelect args{{.rank = std::min(slots, cache.head_dim)}, 0, cache.store.tokens};
+    const int most = std::min(cache.head_dim, most_scanned(context_, cache.store.layout->columns));
+    SparqSelect args{{.rank = std::min(slots, most)}, 0, cache.store.tokens};
     if (in_planes(cache.store.layout->columns)) args.bits = std::min(slots, layout.runs);
     if (slots > 0) {
       const std::vector<float> queries = queries_of(hot.runs, cache, layout.runs);

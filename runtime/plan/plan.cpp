@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "gpu/cuda_heads.h"
 #include "gpu/cuda_memory.h"
 #include "offload/error.h"
 #include "offload/text/format.h"
@@ -70,11 +69,6 @@ std::uint64_t host_budget(const PlanRequest& request) {
 }
 
 std::string shortfall(const PlanRequest& request, const PlanMemory& memory) {
-  if (memory.apart && request.config.widest_head() > gpu::cuda_most_head_dim) {
-    return fmt::format(
-        "its heads of {} components are not attended to on a GPU, which takes up to {}; use --device cpu",
-        request.config.widest_head(), gpu::cuda_most_head_dim);
-  }
   if (memory.device() > request.device_budget) {
     return fmt::format(
         "weights, tails, workspace and scratch need {} of the device's memory, and --gpu-memory gives {}; raise it, "

@@ -86,7 +86,7 @@ class ComponentsTest : public StreamTest {
 };
 
 TEST_F(ComponentsTest, PlanesGoWhereTheHostSendsThem) {
-  for (const int d : {8, 80, 128, 256}) {
+  for (const int d : {8, 80, 128, 256, 264, 512}) {
     for (const int group : {1, 4, 7}) {
       const auto n = static_cast<std::size_t>(kv_heads * d);
       const std::vector<float> q = normal(n * static_cast<std::size_t>(group), 1);

@@ -4,6 +4,7 @@
 
 #include "tests/gpu/cuda/select_fixture.h"
 #include "tests/simt/device/control.h"
+#include "tests/support/refusal.h"
 
 // Selection by bounds of strips: the positions and alphas of the selection by all logits, to the bit, whatever the
 // scores are, where the device keeps columns and a strip's bound can say something.
@@ -165,6 +166,26 @@ TEST_F(SelectStrips, LogitsAreKeptWhereTheCacheHasRoomForFewColumns) {
   const SelectCase c = of(4);
   SharedCache cache(*cuda, c.cache);
   expect_same_by_strips(cache, c, random_query(8, 16, 3), false);
+}
+
+// A block has 64 KiB of shared memory, as of compute capability 7.5.
+class SelectOnASmallCard : public CudaSelect {
+ protected:
+  void SetUp() override {
+    simt::device().shared_bytes = std::size_t{64} << 10;
+    CudaSelect::SetUp();
+  }
+};
+
+TEST_F(SelectOnASmallCard, TablesOfManyComponentsAreThoseOfFewerQueryHeadsOrRefused) {
+  SelectCase c{
+      {.head_dim = 512, .block_tokens = 256, .stored = 300, .tail = 5, .columns = ColumnFormat::int8}, 16, 440, 25};
+  expect_like_cpu(c);
+  c.rank = 512;
+  SharedCache cache(*cuda, c.cache);
+  const std::vector<float> q = random_query(16 * c.cache.kv_heads, 512, 1);
+  EXPECT_TRUE(test::refuses([&] { select(*cuda, cache.on_cuda(), q, c.args()); },
+                            {"512 components", "has 65536", "take a lower r"}));
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ __global__ void append_kernel(const float* k, const float* v, int kv_heads, int 
 }
 
 constexpr int kSpillTile = offload::BlockLayout::scale_tokens;
-constexpr int kMostComponents = 256;
+constexpr int kTileComponents = 256;  // of wider heads so many go through shared memory at a time
 constexpr int kSpillThreads = 256;
 
 // The part of the layout that the kernels of a spill need.
@@ -41,18 +41,20 @@ struct BlockShape {
   std::uint64_t head_bytes, columns_offset, column_bytes, plane_bytes, scales_offset, scale_bytes, value_sum_offset;
 };
 
-// Writes the columns of a tile from its keys in shared memory, [kSpillTile][pitch]: a warp per component, two tokens
-// per lane; of a block of less than 64 tokens only the first lanes have any.
+// Writes the columns of a tile from its keys in shared memory, [kSpillTile][pitch], those of `components` of them from
+// `first_component` on: a warp per component, two tokens per lane; of a block of less than 64 tokens only the first
+// lanes have any.
 template <offload::ColumnFormat format>
 __device__ inline void write_column_tile(const std::uint16_t* keys, int pitch, const BlockShape& shape,
-                                         std::byte* head) {
+                                         int first_component, int components, std::byte* head) {
   constexpr int level = kTraits<format>.largest_level;
   const int first = static_cast<int>(blockIdx.x) * kSpillTile;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int token = 2 * lane;
   const bool has_tokens = token < shape.block_tokens;
-  for (int c = static_cast<int>(threadIdx.x) / kWarp; c < shape.head_dim; c += kSpillThreads / kWarp) {
-    const f16 pair[2] = {{keys[token * pitch + c]}, {keys[(token + 1) * pitch + c]}};
+  for (int i = static_cast<int>(threadIdx.x) / kWarp; i < components; i += kSpillThreads / kWarp) {
+    const f16 pair[2] = {{keys[token * pitch + i]}, {keys[(token + 1) * pitch + i]}};
+    const int c = first_component + i;
     std::byte* const column = head + shape.columns_offset + static_cast<std::uint64_t>(c) * shape.column_bytes;
     std::byte* const tile = column + first * kTraits<format>.bits / 8;
     if constexpr (level == 0) {
@@ -70,16 +72,18 @@ __device__ inline void write_column_tile(const std::uint16_t* keys, int pitch, c
   }
 }
 
-// Grid: (tiles of 64 tokens, heads). Copies the tile's rows, but for integer ones, and writes their keys transposed,
-// but for planes, by way of shared memory, so that both sides are touched in long runs. `tail` is the first head's
-// oldest row.
-template <offload::ColumnFormat format>
+// Grid: (tiles of 64 tokens, heads, groups of kTileComponents components where heads are `wide`). Copies the tile's
+// rows, but for integer ones, and writes their keys transposed, but for planes, by way of shared memory, so that both
+// sides are touched in long runs. `tail` is the first head's oldest row.
+template <offload::ColumnFormat format, bool wide>
 __global__ void __launch_bounds__(kSpillThreads)
     spill_tile_kernel(const f16* tail, std::int64_t head_stride, int tokens, BlockShape shape, std::byte* image) {
   // One more per row: every other token of one component, which is what lanes ask for, then lies in a bank of its own.
-  __shared__ std::uint16_t keys[kSpillTile * (kMostComponents + 1)];
+  __shared__ std::uint16_t keys[kSpillTile * (kTileComponents + 1)];
   constexpr bool planes = kTraits<format>.planes > 1;
-  const int d = shape.head_dim, pitch = d + 1;
+  const int d = shape.head_dim;
+  const int first_component = wide ? static_cast<int>(blockIdx.z) * kTileComponents : 0;
+  const int components = wide ? min(kTileComponents, d - first_component) : d, pitch = components + 1;
   const int first = static_cast<int>(blockIdx.x) * kSpillTile;
   const int count = min(kSpillTile, tokens - first);
   const f16* const rows = tail + blockIdx.y * head_stride + static_cast<std::int64_t>(first) * 2 * d;
@@ -89,9 +93,10 @@ __global__ void __launch_bounds__(kSpillThreads)
   const int pieces = 2 * d / 8;  // of a row, 16 bytes each
   for (int i = static_cast<int>(threadIdx.x); i < count * pieces; i += kSpillThreads) {
     const uint4 bits = load16(rows + static_cast<std::int64_t>(i) * 8);
-    if (shape.rows == RowFormat::f16) store16(own_rows + static_cast<std::int64_t>(i) * 8, bits);
-    const int component = i % pieces * 8;
-    if (planes || component >= d) continue;
+    const bool copies = !wide || blockIdx.z == 0;
+    if (copies && shape.rows == RowFormat::f16) store16(own_rows + static_cast<std::int64_t>(i) * 8, bits);
+    const int component = i % pieces * 8 - first_component;
+    if (planes || component >= components || (wide && component < 0)) continue;
     const unsigned words[4] = {bits.x, bits.y, bits.z, bits.w};
     std::uint16_t* const to = keys + i / pieces * pitch + component;
     for (int j = 0; j < 8; ++j) to[j] = static_cast<std::uint16_t>(words[j / 2] >> (j % 2 * 16));
@@ -99,7 +104,7 @@ __global__ void __launch_bounds__(kSpillThreads)
   if constexpr (!planes) {
     for (int i = count * pitch + static_cast<int>(threadIdx.x); i < kSpillTile * pitch; i += kSpillThreads) keys[i] = 0;
     __syncthreads();
-    write_column_tile<format>(keys, pitch, shape, head);
+    write_column_tile<format>(keys, pitch, shape, first_component, components, head);
   }
 }
 
@@ -310,10 +315,13 @@ void CudaBackend::spill(const CacheView& cache, int tokens, const offload::Block
     // The gaps between the parts, too, are part of the block's checksum.
     HAYLOFT_CUDA(cudaMemsetAsync(image, 0, bytes, stream));
     const unsigned y = static_cast<unsigned>(heads);
+    const bool wide = layout.head_dim > kTileComponents;
+    const unsigned groups = in_planes(layout.columns) ? 1 : blocks_for(layout.head_dim, kTileComponents);
     with_column_format(layout.columns, [&](auto format) {
-      launch("spill_tile", spill_tile_kernel<decltype(format)::value>,
-             {dim3(blocks_for(tokens, kSpillTile), y), dim3(kSpillThreads)}, stream, from, stride, tokens, shape,
-             image);
+      constexpr offload::ColumnFormat of = decltype(format)::value;
+      launch("spill_tile", wide ? spill_tile_kernel<of, !in_planes(of)> : spill_tile_kernel<of, false>,
+             {dim3(blocks_for(tokens, kSpillTile), y, groups), dim3(kSpillThreads)}, stream, from, stride, tokens,
+             shape, image);
     });
     if (layout.row_format != RowFormat::f16) {
       const dim3 grid(blocks_for(tokens, shape.range_tokens), blocks_for(layout.head_dim, kWarp), y);

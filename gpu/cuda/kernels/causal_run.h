@@ -89,7 +89,8 @@ void with_causal_tile(int head_dim, const Use& use) {
   if (head_dim <= 64) return use(CausalTile<64, false>{});
   if (head_dim <= 96) return use(CausalTile<96, wide>{});
   if (head_dim <= 128) return use(CausalTile<128, wide>{});
-  use(CausalTile<256, wide>{});
+  if (head_dim <= 256) return use(CausalTile<256, wide>{});
+  use(CausalTile<512, false>{});
 }
 
 // Launches a kernel of a tile.

@@ -143,7 +143,11 @@ static __global__ void __launch_bounds__(kCausalThreads, 2)
     const bool there = first_row + row < samples.count;
     const std::int64_t at = part + (there ? first_row + row : 0);
     const float before = there ? samples.max[at] : -INFINITY;
-    warp_barrier();  // all lanes have read the maximum
+    if constexpr (Tile::parts == 1) {
+      warp_barrier();  // all lanes have read the maximum
+    } else {
+      __syncthreads();  // likewise, of both warps
+    }
     float largest = fmaxf(before, mine.max[m][half]);
     largest = fmaxf(largest, shuffle_xor(largest, 1));
     largest = fmaxf(largest, shuffle_xor(largest, 2));
@@ -151,7 +155,7 @@ static __global__ void __launch_bounds__(kCausalThreads, 2)
     float sum = mine.sum[m][half] * fast_exp2(mine.max[m][half] - base);
     sum += shuffle_xor(sum, 1);
     sum += shuffle_xor(sum, 2);
-    if (there && column == 0) {
+    if (there && column == 0 && Tile::part() == 0) {
       samples.max[at] = largest;
       samples.sum[at] = samples.sum[at] * fast_exp2(before - base) + sum;
     }
@@ -195,8 +199,9 @@ static __global__ void __launch_bounds__(kCausalThreads, 2)
     mine.max[m][half] = samples.max[at];
     mine.sum[m][half] = samples.sum[at];
   });
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = Tile::row_warp();
   const int column = 2 * (lane % 4);
+  const bool writes = Tile::parts == 1 ? lane == 0 : lane == 0 && Tile::part() == 0;
   score_all<Tile>(states, keys, samples, rows, [&](int key, const float(&s)[Tile::row_tiles][2 * Tile::key_tiles][4]) {
     HAYLOFT_UNROLL
     for (int m = 0; m < Tile::row_tiles; ++m) {
@@ -218,7 +223,7 @@ static __global__ void __launch_bounds__(kCausalThreads, 2)
         }
         mass = warp_sum(mass);
         const int block = (key + samples.first) / sparse_key_block + tile;
-        if (lane == 0 && group * kTile < rows && block < blocks) to[block] += mass;
+        if (writes && group * kTile < rows && block < blocks) to[block] += mass;
       }
     }
   });

@@ -25,17 +25,24 @@ inline constexpr unsigned kTwoOnes = 0x3c003c00;  // in f16
 
 // Says what a block takes at a time, for heads of D components; others are padded with zeros. Sums of weighted values
 // are in registers, queries and the tiles of K and V in 48 KiB of shared memory at most, so that two blocks fit a
-// multiprocessor of any card; or in 64 KiB at most, for twice as many keys, where two of those fit.
+// multiprocessor of any card; or in 64 KiB at most, for twice as many keys, where two of those fit. Sums of 512
+// components do not fit a warp's registers: two warps have the same rows, each all of the scores and half of the values
+// (`parts`), and a block has 64 KiB on every card.
 template <int D_, bool wide_>
 struct CausalTile {
   static constexpr int D = D_;
   static constexpr bool wide = wide_;
   static constexpr int row_tiles = D > 128 ? 1 : 2;  // of a warp
-  static constexpr int rows = kCausalWarps * row_tiles * kTile;
+  static constexpr int parts = D > 256 ? 2 : 1;      // of the values
+  static constexpr int row_warps = kCausalWarps / parts;
+  static constexpr int rows = row_warps * row_tiles * kTile;
   static constexpr int keys = D <= 64 ? 64 : (D > 128 ? 16 : 32) * (wide ? 2 : 1);
   static constexpr int key_tiles = keys / kTile;
-  static constexpr int tiles = D / kTile;                     // of components
-  static constexpr int pass = D > 128 ? 4 : D > 64 ? 8 : 16;  // rows that all threads or most of them bring at a time
+  static constexpr int tiles = D / kTile;            // of components
+  static constexpr int part_tiles = tiles / parts;   // of those whose values a warp has
+  static constexpr int part_components = D / parts;  // likewise
+  // Rows that all threads or most of them bring at a time.
+  static constexpr int pass = D > 256 ? 2 : D > 128 ? 4 : D > 64 ? 8 : 16;
   static constexpr unsigned shared_bytes = (rows + 2 * keys) * D * sizeof(f16);
 
   // Returns where a vector of a row lies, in f16: moved so that the same vector of eight rows behind one another lies
@@ -49,6 +56,12 @@ struct CausalTile {
   __device__ static int farther(int first, int by) {
     return (first ^ (by & moved) * kVector) + (by & ~moved) * kVector;
   }
+  // Returns which of the warps with rows of their own has the rows of this one, and which part of the values it has.
+  __device__ static int row_warp() {
+    const int warp = static_cast<int>(threadIdx.x) / kWarp;
+    return parts == 1 ? warp : warp % row_warps;
+  }
+  __device__ static int part() { return parts == 1 ? 0 : static_cast<int>(threadIdx.x) / (kWarp * row_warps); }
 };
 
 // Brings rows [0, there) of d components to shared memory, and zeros to those behind them and behind d.
@@ -74,7 +87,7 @@ __device__ inline void bring_rows(const f16* from, std::int64_t stride, int ther
 // the next one of every eight. Sums are of what has come since they were added to the states.
 template <class Tile>
 struct CausalRows {
-  float weighted[Tile::row_tiles][2 * Tile::tiles][4];
+  float weighted[Tile::row_tiles][2 * Tile::part_tiles][4];
   float sum[Tile::row_tiles][4];    // likewise, all columns the same
   float max[Tile::row_tiles][2];    // of products, not yet scaled
   float scale[Tile::row_tiles][2];  // of products to scores in powers of two
@@ -83,7 +96,7 @@ struct CausalRows {
 // Calls use(tile, half, row), counted from the block's first.
 template <class Tile, class Use>
 __device__ inline void for_rows(const Use& use) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = Tile::row_warp();
   HAYLOFT_UNROLL
   for (int tile = 0; tile < Tile::row_tiles; ++tile) {
     HAYLOFT_UNROLL
@@ -101,7 +114,7 @@ __device__ inline void clear_sums(CausalRows<Tile>& rows) {
     for (int i = 0; i < 4; ++i) {
       rows.sum[tile][i] = 0;
       HAYLOFT_UNROLL
-      for (int n = 0; n < 2 * Tile::tiles; ++n) rows.weighted[tile][n][i] = 0;
+      for (int n = 0; n < 2 * Tile::part_tiles; ++n) rows.weighted[tile][n][i] = 0;
     }
   }
 }
@@ -117,25 +130,30 @@ __device__ inline void begin_rows(const CausalStates& states, int kv_head, int f
   });
 }
 
-// Adds the sums to the states.
+// Adds the sums to the states. Contains barriers where several warps have the same rows.
 template <class Tile>
 __device__ inline void add_to_states(const CausalStates& states, int kv_head, int first_row, int end_row,
                                      const CausalRows<Tile>& rows) {
   const int d = states.head_dim, column = 2 * (static_cast<int>(threadIdx.x) % 4);
+  const int first = Tile::part() * Tile::part_components;  // of the warp's components
   for_rows<Tile>([&](int tile, int half, int row) {
     const bool there = first_row + row < end_row;
     const std::int64_t at = states.at(kv_head, first_row + row);
     const float max = rows.max[tile][half], before = there ? states.max[at] : max, sum = there ? states.sum[at] : 0;
     const float keep = max == before ? 1 : fast_exp2((before - max) * rows.scale[tile][half]);
-    warp_barrier();  // all lanes have read the maximum and the sum
-    if (there && column == 0) {
+    if constexpr (Tile::parts == 1) {
+      warp_barrier();  // all lanes have read the maximum and the sum
+    } else {
+      __syncthreads();  // likewise, of both warps
+    }
+    if (there && column == 0 && first == 0) {
       states.max[at] = max;
       states.sum[at] = sum * keep + rows.sum[tile][2 * half];
     }
-    float* const to = states.weighted + at * d + column;
+    float* const to = states.weighted + at * d + first + column;
     HAYLOFT_UNROLL
-    for (int n = 0; n < 2 * Tile::tiles; ++n) {
-      if (!there || n * kHalfTile >= d) continue;
+    for (int n = 0; n < 2 * Tile::part_tiles; ++n) {
+      if (!there || first + n * kHalfTile >= d) continue;
       float2* const two = reinterpret_cast<float2*>(to + n * kHalfTile);
       *two = {two->x * keep + rows.weighted[tile][n][2 * half], two->y * keep + rows.weighted[tile][n][2 * half + 1]};
     }
@@ -150,11 +168,11 @@ struct CausalLane {
 };
 template <class Tile>
 __device__ inline CausalLane lane_of_tiles() {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = Tile::row_warp();
   const int low = lane % kHalfTile, odd = lane / kHalfTile % 2, high = lane / kTile;
   const int row = odd * kHalfTile + low;
   return {Tile::at(warp * Tile::row_tiles * kTile + row, high), Tile::at(high * kHalfTile + low, odd),
-          Tile::at(row, high)};
+          Tile::at(row, high) + Tile::part() * Tile::part_components};
 }
 
 // Multiplies the warp's queries with a tile of keys.
@@ -230,7 +248,7 @@ __device__ inline void weigh_keys(float (&s)[Tile::row_tiles][2 * Tile::key_tile
     for (int i = 0; i < 4; ++i) {
       rows.sum[m][i] *= keep[m][i / 2];
       HAYLOFT_UNROLL
-      for (int n = 0; n < 2 * Tile::tiles; ++n) rows.weighted[m][n][i] *= keep[m][i / 2];
+      for (int n = 0; n < 2 * Tile::part_tiles; ++n) rows.weighted[m][n][i] *= keep[m][i / 2];
     }
   }
 }
@@ -244,7 +262,7 @@ __device__ inline void add_values(const f16* v, int v_at, const uint4 (&weights)
     HAYLOFT_UNROLL
     for (int m = 0; m < Tile::row_tiles; ++m) add_product(rows.sum[m], weights[m][i], kTwoOnes, kTwoOnes);
     HAYLOFT_UNROLL
-    for (int n = 0; n < Tile::tiles; ++n) {
+    for (int n = 0; n < Tile::part_tiles; ++n) {
       const uint4 b = load_matrices_transposed(v, Tile::farther(v_at, 2 * n) + i * kTile * Tile::D);
       HAYLOFT_UNROLL
       for (int m = 0; m < Tile::row_tiles; ++m) {

@@ -27,26 +27,22 @@ constexpr unsigned kSharedBytes = 48 * 1024;  // a kernel may have without askin
 
 using RowKernel = void (*)(AttendRows);
 
-// Heads per warp for up to 4, 8 and 16 query heads, by strips for d up to 64, 128, 192 and 256.
+// Heads per warp for up to 4, 8 and 16 query heads, by strips for d up to 64, 128, 192, 256 and 512.
 template <bool Integers>
 RowKernel row_kernel(int heads, int head_dim) {
-  static constexpr RowKernel kernels[3][4] = {
+  static constexpr RowKernel kernels[3][kNarrowStrips + 1] = {
       {attend_rows<1, 1, Integers>, attend_rows<1, 2, Integers>, attend_rows<1, 3, Integers>,
-       attend_rows<1, 4, Integers>},
+       attend_rows<1, 4, Integers>, attend_rows<1, 8, Integers>},
       {attend_rows<2, 1, Integers>, attend_rows<2, 2, Integers>, attend_rows<2, 3, Integers>,
-       attend_rows<2, 4, Integers>},
+       attend_rows<2, 4, Integers>, attend_rows<2, 8, Integers>},
       {attend_rows<4, 1, Integers>, attend_rows<4, 2, Integers>, attend_rows<4, 3, Integers>,
-       attend_rows<4, 4, Integers>},
+       attend_rows<4, 4, Integers>, nullptr},  // as row_heads() says
   };
-  return kernels[heads <= 4 ? 0 : heads <= 8 ? 1 : 2][(head_dim - 1) / 64];
+  return kernels[heads <= 4 ? 0 : heads <= 8 ? 1 : 2][std::min(strips_of(head_dim) - 1, kNarrowStrips)];
 }
 
 int heads_of_kernel(int heads) {
-  return heads <= 4 ? 4 : heads <= 8 ? 8 : kRowHeads;
-}
-
-std::int64_t tiles_of(std::int64_t rows) {
-  return (rows + kTileRows - 1) / kTileRows;
+  return heads <= 4 ? 4 : heads <= 8 ? 8 : 16;
 }
 
 // Sorts what one decode step attends to by the way its rows are read, and computes it.
@@ -60,7 +56,8 @@ class Decode {
         stream_(stream),
         query_heads_(query_heads),
         stored_(cache.store.tokens > 0),
-        in_place_(!stored_ || context.tables.pinned(cache.store)) {
+        in_place_(!stored_ || context.tables.pinned(cache.store)),
+        tile_rows_(tile_rows(strips_of(cache.head_dim))) {
     base_.q = q;
     base_.group = query_heads / cache.kv_heads;
     base_.head_dim = cache.head_dim;
@@ -116,6 +113,7 @@ class Decode {
   void launch_rows(const AttendRows& args) const;
   void merge(float* out) const;
 
+  std::int64_t tiles_of(std::int64_t rows) const { return (rows + tile_rows_ - 1) / tile_rows_; }
   int wanted_blocks() const { return std::max(1, context_.multiprocessors) * kBlocksPerMultiprocessor; }
 
   const Context& context_;
@@ -123,8 +121,9 @@ class Decode {
   const Attended& what_;
   cudaStream_t stream_;
   int query_heads_;
-  bool stored_;                                         // whether there is a store
-  bool in_place_;                                       // whether kernels may read all of it
+  bool stored_;    // whether there is a store
+  bool in_place_;  // whether kernels may read all of it
+  int tile_rows_;
   AttendRows base_;                                     // with the rows that kernels read where they lie
   int parts_ = 0;                                       // of base_
   Attended::Range streamed_[2];                         // in the store, brought to the device in chunks
@@ -288,7 +287,7 @@ void Decode::add_direct(RowPart part) {
 void Decode::cut(RowPart& part, std::int64_t tiles, int lists) const {
   const std::int64_t wanted = (wanted_blocks() + lists - 1) / lists;
   const std::int64_t piece_tiles = std::max<std::int64_t>(1, (tiles + wanted - 1) / wanted);
-  part.piece_rows = piece_tiles * kTileRows;
+  part.piece_rows = piece_tiles * tile_rows_;
   part.pieces = static_cast<int>((tiles + piece_tiles - 1) / piece_tiles);
 }
 
@@ -303,11 +302,12 @@ RowPart Decode::chunk_part(const RowStream* rows, int lists, std::int64_t most_r
 }
 
 void Decode::launch_rows(const AttendRows& args) const {
+  const int most_heads = row_heads(strips_of(args.head_dim));
   int heads = 1;
   unsigned blocks = 0;
   bool integers = false;  // whether any rows are
   for (const RowPart& part : args.parts) {
-    if (part.pieces > 0 && part.lists == 1) heads = std::min(args.group, kRowHeads);
+    if (part.pieces > 0 && part.lists == 1) heads = std::min(args.group, most_heads);
     blocks += static_cast<unsigned>(part.pieces * part.lists);
     const bool in_store = part.pieces > 0 && part.stored > 0 && (part.positions || part.begin < part.stored);
     integers = integers || (in_store && args.store.row_format != RowFormat::f16);
@@ -316,7 +316,7 @@ void Decode::launch_rows(const AttendRows& args) const {
   const auto shared = static_cast<unsigned>(
       attend_rows_shared_bytes(heads_of_kernel(heads), args.head_dim, integers, args.cached.places != nullptr));
   if (shared > kSharedBytes) allow_shared("attend_rows", kernel, shared);
-  const dim3 grid(static_cast<unsigned>(cache_.kv_heads), blocks, blocks_for(args.group, kRowHeads));
+  const dim3 grid(static_cast<unsigned>(cache_.kv_heads), blocks, blocks_for(args.group, most_heads));
   launch("attend_rows", kernel, {grid, dim3(kRowThreads), shared}, stream_, args);
 }
 
@@ -334,13 +334,19 @@ void Decode::merge(float* out) const {
     mean.tail = tail;
     mean.tail_parts = parts;
     const DenseRows rows{cache_.tail.rows, cache_.tail.capacity, cache_.tail.first, cache_.tail.position};
-    launch("sum_values", sum_values,
-           {dim3(static_cast<unsigned>(parts), static_cast<unsigned>(cache_.kv_heads)), dim3(kMaxHeadDim / 2)}, stream_,
-           rows, cache_.tail.tokens, d, tail.data());
+    const dim3 grid(static_cast<unsigned>(parts), static_cast<unsigned>(cache_.kv_heads));
+    const auto sum = [&](auto most) {
+      launch("sum_values", sum_values<decltype(most)::value>, {grid, dim3(decltype(most)::value / 2)}, stream_, rows,
+             cache_.tail.tokens, d, tail.data());
+    };
+    with_most_components(d, sum);
     if (stored_) mean.stored = base_.store.value_sum;
   }
-  launch("merge_states", merge_states, {dim3(static_cast<unsigned>(query_heads_)), dim3(kMergeThreads)}, stream_,
-         base_.states, mean, what_.partial, cache_.sinks, d, out);
+  with_most_components(d, [&](auto most) {
+    launch("merge_states", merge_states<decltype(most)::value>,
+           {dim3(static_cast<unsigned>(query_heads_)), dim3(kMergeThreads)}, stream_, base_.states, mean, what_.partial,
+           cache_.sinks, d, out);
+  });
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "gpu/backend.h"
@@ -50,6 +51,14 @@ inline Shape strided(int multiprocessors, std::int64_t items) {
   const std::int64_t blocks = (items + kStridedThreads - 1) / kStridedThreads;
   const std::int64_t most = std::int64_t{16} * multiprocessors;
   return {dim3(static_cast<unsigned>(std::min(blocks, most))), dim3(kStridedThreads)};
+}
+
+// Calls body with a number as a type: how many components the kernels have room for that heads of so many want. Heads
+// of up to 256 have kernels of their own, as they are the most frequent.
+template <class Body>
+void with_most_components(int head_dim, const Body& body) {
+  if (head_dim <= 256) return body(std::integral_constant<int, 256>());
+  body(std::integral_constant<int, offload::most_head_dim>());
 }
 
 // Calls body with a typed null pointer that stands for the element type: `body(static_cast<const f16*>(nullptr))`.

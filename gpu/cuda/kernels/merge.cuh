@@ -7,7 +7,6 @@
 #include "gpu/cuda/kernels/states.cuh"
 #include "gpu/cuda/kernels/warp.cuh"
 #include "gpu/cuda/memory/device_store.h"
-#include "gpu/cuda_heads.h"
 
 // The end of a decode step's attention: states of many parts of the sequence become one output.
 namespace hayloft::gpu::cuda {
@@ -15,7 +14,6 @@ namespace hayloft::gpu::cuda {
 inline constexpr int kMergeWarps = 8;
 inline constexpr int kMergeThreads = kMergeWarps * kWarp;
 inline constexpr int kMergeAhead = 4;  // slots whose loads are under way together
-inline constexpr int kMaxHeadDim = cuda_most_head_dim;
 inline constexpr int kMeanRows = 64;   // rows per partial sum of values
 inline constexpr int kMeanAhead = 16;  // of them whose loads are under way together
 
@@ -29,8 +27,9 @@ struct MeanValue {
   int group = 1;
 };
 
-// grid (parts, Hkv), a thread per pair of components. sums f32 [Hkv][parts][d].
-static __global__ void __launch_bounds__(kMaxHeadDim / 2)
+// grid (parts, Hkv), a thread per pair of up to `most` components. sums f32 [Hkv][parts][d].
+template <int most>
+static __global__ void __launch_bounds__(most / 2)
     sum_values(const DenseRows tail, std::int64_t tokens, int d, float* sums) {
   const int pair = static_cast<int>(threadIdx.x);
   if (pair >= d / 2) return;
@@ -55,14 +54,15 @@ static __global__ void __launch_bounds__(kMaxHeadDim / 2)
 }
 
 // A block per query head. Warp w adds up slots w, w + 8, ... in order, then the warps' sums are added in order. out f32
-// [Hq][d], divided by the sums unless `partial` takes these. sinks: CacheView's.
+// [Hq][d], d up to `most`, divided by the sums unless `partial` takes these. sinks: CacheView's.
+template <int most>
 static __global__ void __launch_bounds__(kMergeThreads)
     merge_states(const States states, const MeanValue mean, const SoftmaxPart partial, const float* sinks, int d,
                  float* out) {
   __shared__ float scratch[kMergeWarps + 1];
-  __shared__ float weighted[kMergeWarps][kMaxHeadDim];
+  __shared__ float weighted[kMergeWarps][most];
   __shared__ float sums[kMergeWarps];
-  constexpr int components = kMaxHeadDim / kWarp;  // per lane
+  constexpr int components = most / kWarp;  // per lane
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarp;
   const int warp = thread / kWarp;
@@ -101,32 +101,35 @@ static __global__ void __launch_bounds__(kMergeThreads)
   if (lane == 0) sums[warp] = sum;
   __syncthreads();
 
-  if (thread >= d) return;
-  float y = 0;
-  float all = 0;
-  for (int w = 0; w < kMergeWarps; ++w) {
-    y += weighted[w][thread];
-    all += sums[w];
-  }
-  if (partial.max) {
-    out[static_cast<std::int64_t>(head) * d + thread] = y;
-    if (thread == 0) {
-      partial.max[head] = max;
-      partial.sum[head] = all;
+  const auto finish = [&](int i) {
+    if (i >= d) return;
+    float y = 0;
+    float all = 0;
+    for (int w = 0; w < kMergeWarps; ++w) {
+      y += weighted[w][i];
+      all += sums[w];
     }
-    return;
-  }
-  y *= all == 0 ? 0.0f : 1 / all;
-  if (mean.alpha) {
-    const int kv_head = head / mean.group;
-    float v = mean.stored ? mean.stored[kv_head * d + thread] : 0.0f;
-    for (int part = 0; part < mean.tail_parts; ++part) {
-      v += mean.tail[(static_cast<std::int64_t>(kv_head) * mean.tail_parts + part) * d + thread];
+    if (partial.max) {
+      out[static_cast<std::int64_t>(head) * d + i] = y;
+      if (i == 0) {
+        partial.max[head] = max;
+        partial.sum[head] = all;
+      }
+      return;
     }
-    const float alpha = mean.alpha[head];
-    y = alpha * y + (1 - alpha) * (mean.tokens > 0 ? v / mean.tokens : 0.0f);
-  }
-  out[static_cast<std::int64_t>(head) * d + thread] = y;
+    y *= all == 0 ? 0.0f : 1 / all;
+    if (mean.alpha) {
+      const int kv_head = head / mean.group;
+      float v = mean.stored ? mean.stored[kv_head * d + i] : 0.0f;
+      for (int part = 0; part < mean.tail_parts; ++part) {
+        v += mean.tail[(static_cast<std::int64_t>(kv_head) * mean.tail_parts + part) * d + i];
+      }
+      const float alpha = mean.alpha[head];
+      y = alpha * y + (1 - alpha) * (mean.tokens > 0 ? v / mean.tokens : 0.0f);
+    }
+    out[static_cast<std::int64_t>(head) * d + i] = y;
+  };
+  for (int turn = 0; turn < most / kMergeThreads; ++turn) finish(thread + turn * kMergeThreads);
 }
 
 }  // namespace hayloft::gpu::cuda

@@ -18,10 +18,24 @@
 // they are stored and are turned into f16 in shared memory.
 namespace hayloft::gpu::cuda {
 
-inline constexpr int kTileRows = kWarp;  // a lane scores a row
 inline constexpr int kRowWarps = 4;
 inline constexpr int kRowThreads = kRowWarps * kWarp;
-inline constexpr int kRowHeads = 16;  // query heads a block has room for; larger groups take several blocks
+
+// Says how wide heads are by strips, pairs of components per lane. Of those of more than four a tile has half as many
+// rows, and a block half as many query heads, so that both fit the 64 KiB of shared memory that a block of sm_75 has.
+inline constexpr int kStripComponents = 2 * kWarp;
+inline constexpr int kNarrowStrips = 4;
+__host__ __device__ constexpr int strips_of(int head_dim) {
+  return (head_dim + kStripComponents - 1) / kStripComponents;
+}
+// Rows of a tile: a lane scores a row, or two lanes do.
+__host__ __device__ constexpr int tile_rows(int strips) {
+  return strips > kNarrowStrips ? kWarp / 2 : kWarp;
+}
+// Query heads a block has room for; larger groups take several blocks.
+__host__ __device__ constexpr int row_heads(int strips) {
+  return strips > kNarrowStrips ? 8 : 16;
+}
 
 // Rows to attend to: [begin, end) of every list, cut into pieces of piece_rows.
 struct RowPart {
@@ -42,7 +56,7 @@ struct RowPart {
 
 inline constexpr int kRowParts = 3;
 
-// grid (Hkv, blocks of all parts, slices of kRowHeads query heads), so that what every head reads over the link is
+// grid (Hkv, blocks of all parts, slices of row_heads() query heads), so that what every head reads over the link is
 // under way before what lies on the device; a piece of part p goes to the slot of its number, counted from the first
 // piece of the first part.
 struct AttendRows {
@@ -58,16 +72,17 @@ struct AttendRows {
   bool resume = false;  // carry on from the states there, instead of from nothing
 };
 
-// Shared memory: q [heads][d] scaled, weights [heads][32], addresses [32], ranges [32] where rows may be integers, rows
-// [32][2 d] (after the slots to be filled [32] where rows are cached) padded to an odd number of 16 bytes, so that
-// lanes reading a row each do not collide.
+// Shared memory, of tiles of n rows: q [heads][d] scaled, weights [heads][n], addresses [n], ranges [n] where rows may
+// be integers, rows [n][2 d] (after the slots to be filled [n] where rows are cached) padded to an odd number of 16
+// bytes, so that lanes reading a row each do not collide.
 __host__ __device__ inline std::size_t row_pitch(int head_dim) {
   return sizeof(f16) * 2 * static_cast<std::size_t>(head_dim) + 16;
 }
 inline std::size_t attend_rows_shared_bytes(int heads, int head_dim, bool integers, bool cached) {
-  return (integers ? sizeof(int) * kTileRows : 0) + (cached ? sizeof(std::byte*) * kTileRows : 0) +
-         sizeof(float) * static_cast<std::size_t>(heads) * static_cast<std::size_t>(head_dim + kTileRows) +
-         sizeof(f16*) * kTileRows + row_pitch(head_dim) * kTileRows;
+  const auto rows = static_cast<std::size_t>(tile_rows(strips_of(head_dim)));
+  return (integers ? sizeof(int) * rows : 0) + (cached ? sizeof(std::byte*) * rows : 0) +
+         sizeof(float) * static_cast<std::size_t>(heads) * (static_cast<std::size_t>(head_dim) + rows) +
+         sizeof(f16*) * rows + row_pitch(head_dim) * rows;
 }
 
 // The 16 bytes of a tile that are a thread's turn: row by row, kRowThreads further at every step. One division for all.
@@ -111,14 +126,14 @@ __device__ inline void fetch_rows(const f16* const* addresses, std::byte* const*
 }
 
 // The same of rows some of which are integers: those of which `ranges` is not negative lie in the store, the others in
-// device memory. A warp takes eight rows, all at once or, for the registers, four and four: brings their bytes to the
-// front of their places in the tile, all loads under way before the first is used, and turns them there.
+// device memory. A warp takes a fourth of them, all at once or, for the registers, half and half: brings their bytes to
+// the front of their places in the tile, all loads under way before the first is used, and turns them there.
 template <RowFormat format, int Strips>
 __device__ inline void fetch_integer_rows(const DeviceStore& store, int kv_head, const f16* const* addresses,
                                           const int* ranges, std::byte* const* fills, bool filling, int n,
                                           unsigned char* tile) {
-  constexpr int warp_rows = kTileRows / kRowWarps, rows = Strips <= 2 ? warp_rows : warp_rows / 2;
-  constexpr int most_dim = 64 * Strips, group = kScaleElements<format>;
+  constexpr int warp_rows = tile_rows(Strips) / kRowWarps, rows = Strips <= 2 ? warp_rows : warp_rows / 2;
+  constexpr int most_dim = kStripComponents * Strips, group = kScaleElements<format>;
   constexpr int most_bytes = 2 * most_dim * kLevelBits<format> / 8 + 4 * ((most_dim + group - 1) / group);
   constexpr int turns = (rows * ((most_bytes + 7) / 8) + kWarp - 1) / kWarp;
   constexpr int octet_turns = (most_dim / 4 + kWarp - 1) / kWarp;
@@ -181,13 +196,15 @@ __device__ inline void fetch_integer_rows(const DeviceStore& store, int kv_head,
   }
 }
 
-// Heads: query heads per warp; warp w has the block's heads w, w + 4, ... Strips: pairs of components per lane, at
-// least d / 64. Integers: whether the store's rows are. The least number of blocks per multiprocessor is what ptxas
-// reaches without spilling registers.
+// Heads: query heads per warp; warp w has the block's heads w, w + 4, ... Strips: at least strips_of() d. Integers:
+// whether the store's rows are. The least number of blocks per multiprocessor is what ptxas reaches without spilling
+// registers.
 template <int Heads, int Strips, bool Integers>
 __global__ void __launch_bounds__(kRowThreads, Heads* Strips > 2 ? 2
                                                : Integers        ? 3
                                                                  : 4) attend_rows(const AttendRows a) {
+  constexpr int rows = tile_rows(Strips), most_queries = row_heads(Strips);
+  constexpr bool two_lanes = rows < kWarp;  // score a row
   const int d = a.head_dim;
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarp;
@@ -207,8 +224,8 @@ __global__ void __launch_bounds__(kRowThreads, Heads* Strips > 2 ? 2
   const int list = block / part.pieces;
   const int piece = block % part.pieces;
   slot += piece;
-  int first_query = static_cast<int>(blockIdx.z) * kRowHeads;
-  int queries = a.group - first_query < kRowHeads ? a.group - first_query : kRowHeads;
+  int first_query = static_cast<int>(blockIdx.z) * most_queries;
+  int queries = a.group - first_query < most_queries ? a.group - first_query : most_queries;
   if (part.lists > 1) {
     if (blockIdx.z > 0) return;
     first_query = list;
@@ -224,11 +241,11 @@ __global__ void __launch_bounds__(kRowThreads, Heads* Strips > 2 ? 2
   unsigned char* const shared = dynamic_shared();
   float* const q = reinterpret_cast<float*>(shared);
   float* const weights = q + Heads * kRowWarps * d;
-  const f16** const addresses = reinterpret_cast<const f16**>(weights + Heads * kRowWarps * kTileRows);
-  int* const ranges = reinterpret_cast<int*>(addresses + kTileRows);  // negative of f16
-  std::byte** const fills = reinterpret_cast<std::byte**>(ranges + (Integers ? kTileRows : 0));
+  const f16** const addresses = reinterpret_cast<const f16**>(weights + Heads * kRowWarps * rows);
+  int* const ranges = reinterpret_cast<int*>(addresses + rows);  // negative of f16
+  std::byte** const fills = reinterpret_cast<std::byte**>(ranges + (Integers ? rows : 0));
   const bool filling = a.cached.places != nullptr;
-  unsigned char* const tile = reinterpret_cast<unsigned char*>(fills + (filling ? kTileRows : 0));
+  unsigned char* const tile = reinterpret_cast<unsigned char*>(fills + (filling ? rows : 0));
 
   for (int i = thread; i < queries * d; i += kRowThreads) {
     q[i] = a.q[static_cast<std::int64_t>(first_query) * d + i] * a.scale;
@@ -250,8 +267,8 @@ __global__ void __launch_bounds__(kRowThreads, Heads* Strips > 2 ? 2
     }
   }
 
-  for (std::int64_t at = begin; at < end; at += kTileRows) {
-    const int n = end - at < kTileRows ? static_cast<int>(end - at) : kTileRows;
+  for (std::int64_t at = begin; at < end; at += rows) {
+    const int n = end - at < rows ? static_cast<int>(end - at) : rows;
     if (thread < n) {
       const std::int64_t entry = at + thread;
       const std::int64_t position = part.positions ? part.positions[list_in_all * part.stride + entry] : entry;
@@ -272,7 +289,7 @@ __global__ void __launch_bounds__(kRowThreads, Heads* Strips > 2 ? 2
     }
     __syncthreads();
     if (!Integers || ballot(lane < n && ranges[lane] >= 0) == 0) {
-      fetch_rows<4 * Strips>(addresses, fills, filling, n, d, tile);
+      fetch_rows<Strips * rows / (kWarp / 4)>(addresses, fills, filling, n, d, tile);
     } else if (a.store.row_format == RowFormat::int8) {
       fetch_integer_rows<RowFormat::int8, Strips>(a.store, kv_head, addresses, ranges, fills, filling, n, tile);
     } else {
@@ -280,12 +297,14 @@ __global__ void __launch_bounds__(kRowThreads, Heads* Strips > 2 ? 2
     }
     __syncthreads();
     if (warp < queries) {
-      // Scores: a lane per row. Heads that the group does not have score the last one's query again; nobody looks.
+      // Scores: a lane per row, or two that take turns at eight components. Heads that the group does not have score
+      // the last one's query again; nobody looks.
       float2 score[Heads];
       for (int h = 0; h < Heads; ++h) score[h] = {0.0f, 0.0f};
       const bool live = lane < n;
-      const unsigned char* const key = tile + static_cast<std::size_t>(live ? lane : 0) * row_pitch(d);
-      for (int c = 0; c < d; c += 8) {
+      const int scored = two_lanes ? lane % rows : lane;
+      const unsigned char* const key = tile + static_cast<std::size_t>(scored < n ? scored : 0) * row_pitch(d);
+      for (int c = two_lanes ? lane / rows * 8 : 0; c < d; c += two_lanes ? 16 : 8) {
         const uint4 packed = load16(key + c * 2);
         const float2 k[4] = {widen_pair(packed.x), widen_pair(packed.y), widen_pair(packed.z), widen_pair(packed.w)};
         for (int h = 0; h < Heads; ++h) {
@@ -298,13 +317,15 @@ __global__ void __launch_bounds__(kRowThreads, Heads* Strips > 2 ? 2
         }
       }
       // Softmax over the tile's rows under the running maximum.
-      float* const weight = weights + warp * Heads * kTileRows;
+      float* const weight = weights + warp * Heads * rows;
       for (int h = 0; h < Heads; ++h) {
-        const float s = live ? score[h].x + score[h].y : -INFINITY;
+        float all = score[h].x + score[h].y;
+        if (two_lanes) all += shuffle_xor(all, rows);
+        const float s = live ? all : -INFINITY;
         const float grown = fmaxf(max[h], warp_max(s));
         const float keep = rescale(max[h], grown);
         const float p = live ? expf(s - grown) : 0.0f;
-        weight[h * kTileRows + lane] = p;
+        if (!two_lanes || lane < rows) weight[h * rows + lane] = p;
         max[h] = grown;
         sum[h] = sum[h] * keep + warp_sum(p);
         for (int s2 = 0; s2 < Strips; ++s2) {
@@ -321,7 +342,7 @@ __global__ void __launch_bounds__(kRowThreads, Heads* Strips > 2 ? 2
           const int pair = lane + s * kWarp;
           const float2 v = pair < d / 2 ? widen_pair(value[pair]) : float2{0.0f, 0.0f};
           for (int h = 0; h < Heads; ++h) {
-            const float p = weight[h * kTileRows + row];
+            const float p = weight[h * rows + row];
             weighted[h][s].x += p * v.x;
             weighted[h][s].y += p * v.y;
           }

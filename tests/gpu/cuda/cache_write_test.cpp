@@ -12,7 +12,7 @@ using offload::ColumnFormat;
 using offload::RowFormat;
 
 TEST_F(CacheWriteTest, AppendRoundsToF16BehindTheLiveSlotsAndTouchesNothingElse) {
-  for (const int d : {8, 64, 80}) {
+  for (const int d : {8, 64, 80, 512}) {
     const int heads = 3, T = 20;
     const std::int64_t capacity = 40;
     std::vector<f16> rows(static_cast<std::size_t>(heads * capacity * 2 * d), f16{0x1234});
@@ -153,7 +153,8 @@ const auto integer_rows = ::testing::Values(
     Spilled{88, 64, ColumnFormat::planes, RowFormat::int8}, Spilled{128, 256, ColumnFormat::int4, RowFormat::int8},
     Spilled{128, 256, ColumnFormat::planes, RowFormat::int4}, Spilled{256, 32, ColumnFormat::int8, RowFormat::int4},
     Spilled{256, 64, ColumnFormat::f16, RowFormat::int8}, Spilled{8, 2048, ColumnFormat::int8, RowFormat::int8},
-    Spilled{16, 4096, ColumnFormat::planes, RowFormat::int4});
+    Spilled{16, 4096, ColumnFormat::planes, RowFormat::int4}, Spilled{264, 64, ColumnFormat::int8, RowFormat::int4},
+    Spilled{512, 64, ColumnFormat::int4, RowFormat::int8});
 std::vector<Spilled> in_every_format() {
   std::vector<Spilled> all;
   for (const ColumnFormat columns : offload::all_column_formats()) {
@@ -173,7 +174,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, SpillTest,
                                            Spilled{256, 64, ColumnFormat::int8}, Spilled{96, 64, ColumnFormat::int4},
                                            Spilled{64, 128, ColumnFormat::int4}, Spilled{128, 16, ColumnFormat::planes},
                                            Spilled{96, 256, ColumnFormat::planes},
-                                           Spilled{256, 1024, ColumnFormat::planes}),
+                                           Spilled{256, 1024, ColumnFormat::planes},
+                                           Spilled{264, 32, ColumnFormat::f16}, Spilled{512, 128, ColumnFormat::f16},
+                                           Spilled{512, 256, ColumnFormat::planes}),
                          test::by_value);
 
 }  // namespace

@@ -108,13 +108,14 @@ class CausalSparseSlow : public CausalSparse {};
 TEST_F(CausalSparse, EveryHeadDimensionAndGroup) {
   expect_alike_of(8, 1);
   for (const int group : {1, 3, 8}) expect_alike_of(64, group);
+  expect_alike_of(512, 3);
   expect_alike_of(80, 3);
   expect_alike_of(128, 8);
   expect_alike_of(256, 1);
 }
 
 TEST_F(CausalSparseSlow, EveryHeadDimensionWithEveryGroup) {
-  for (const int head_dim : {8, 64, 80, 128, 256}) {
+  for (const int head_dim : {8, 64, 80, 128, 256, 320, 512}) {
     for (const int group : {1, 3, 8}) expect_alike_of(head_dim, group);
   }
 }

@@ -76,7 +76,7 @@ class Causal : public CudaTest {
 };
 
 TEST_F(Causal, EveryHeadDimensionAndGroup) {
-  for (const int head_dim : {8, 64, 80, 96, 128, 256}) {
+  for (const int head_dim : {8, 64, 80, 96, 128, 256, 264, 512}) {
     for (const int group : {1, 3, 4, 7, 8, 16}) {
       SCOPED_TRACE(fmt::format("d = {}, g = {}", head_dim, group));
       SharedCache cache(*cuda,
@@ -124,6 +124,8 @@ TEST_F(Causal, SeveralTilesOfKeysAndBlocksOfQueries) {
   expect_alike(cache, 3, 2);
   SharedCache tail(*cuda, {.kv_heads = 1, .head_dim = 8, .tail = 1100, .seed = 5});
   expect_alike(tail, 1100, 1);
+  SharedCache wide(*cuda, {.kv_heads = 1, .head_dim = 512, .block_tokens = 64, .stored = 128, .tail = 70, .seed = 5});
+  expect_alike(wide, 60, 2);
 }
 
 TEST_F(Causal, WindowsAndSinks) {
@@ -149,7 +151,7 @@ TEST_F(Causal, StagedMemory) {
 
 TEST_F(Causal, RowsOfIntegers) {
   for (const offload::RowFormat rows : {offload::RowFormat::int8, offload::RowFormat::int4}) {
-    for (const int head_dim : {8, 80, 128, 256}) {
+    for (const int head_dim : {8, 80, 128, 256, 512}) {
       for (const auto host : {SharedCache::Host::pinned, SharedCache::Host::pageable}) {
         SCOPED_TRACE(fmt::format("{}, d = {}", offload::name(rows), head_dim));
         SharedCache cache(*cuda,
@@ -205,11 +207,13 @@ TEST_F(Causal, QueriesFarOutsideTheRangeOfHalfPrecision) {
 
 // One key far ahead of thousands behind it that are alike: each of their weights is far below what an f16 can hold, all
 // of them together are not.
-TEST_F(Causal, ManySmallWeightsAddUp) {
-  const int d = 8, T = 2;
+class CausalSums : public Causal, public ::testing::WithParamInterface<int> {};
+
+TEST_P(CausalSums, ManySmallWeightsAddUp) {
+  const int d = GetParam(), T = 2;
   SharedCache cache(*cuda, {.kv_heads = 1, .head_dim = d, .tail = 4098, .seed = 13, .key_scale = 0});
   const gpu::CacheView views[] = {cache.on_cpu(), cache.on_cuda()};
-  const f16 ahead = to_f16(12 * std::sqrt(8.0f));
+  const f16 ahead = to_f16(12 * std::sqrt(static_cast<float>(d)));
   const std::int64_t at = views[0].tail.first * 2 * d;
   views[0].tail.rows[at] = ahead;
   cuda->to_device(views[1].tail.rows + at, &ahead, sizeof ahead, cuda->stream());
@@ -221,6 +225,8 @@ TEST_F(Causal, ManySmallWeightsAddUp) {
   // be 4096 exp(-12) = 2.5e-2.
   EXPECT_TRUE(near(on_cuda(*cuda, cache, q, T, 1, {}), expected, 1e-6, 2 * 4096 * std::ldexp(1, -23)));
 }
+
+INSTANTIATE_TEST_SUITE_P(HeadDimensions, CausalSums, ::testing::Values(8, 512));
 
 TEST_F(Causal, NaNsReachThoseWhoSeeThem) {
   const int T = 6, d = 64;

@@ -84,6 +84,21 @@ TEST_F(CudaColumnCache, EveryFormatAndGroupSelectsAsWithoutIt) {
   }
 }
 
+TEST_F(CudaColumnCache, ManyOf512ComponentsAreKeptAndFoundAgain) {
+  for (const ColumnFormat format : {ColumnFormat::int8, ColumnFormat::planes}) {
+    SCOPED_TRACE(offload::name(format));
+    SelectCase c = of(format, 2, 600);
+    c.cache.kv_heads = 1;
+    c.cache.head_dim = 512;
+    c.rank = 440;  // whose tables fit a block of every card
+    if (in_planes(format)) c.bits = 2048;
+    SharedCache cache(*cuda, c.cache);
+    const std::vector<float> q = random_query(2, 512, 1);
+    select_twice(cache.on_cuda(), q, c.args());
+    EXPECT_EQ(select_twice(cache.on_cuda(), q, c.args()).columns, counted(cache.on_cuda(), c.args()).columns);
+  }
+}
+
 TEST_F(CudaColumnCache, AQueryThatComesAgainFindsAllOnTheDevice) {
   for (const ColumnFormat format : all_formats) {
     for (const auto& [stored, block_tokens] : {std::pair(1024, 256), std::pair(1301, 256), std::pair(5000, 1024)}) {

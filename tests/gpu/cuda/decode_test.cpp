@@ -12,8 +12,8 @@ namespace hayloft::testing {
 namespace {
 
 TEST_F(Decode, ListsAndRangesForEveryHeadDimensionAndGroup) {
-  for (const int head_dim : {8, 64, 80, 96, 128, 256}) {
-    for (int group = 1; group <= 16; ++group) {
+  for (const int head_dim : {8, 64, 80, 96, 128, 256, 264, 512}) {
+    for (int group = 1; group <= 17; group += head_dim > 256 ? 4 : 1) {
       SCOPED_TRACE(fmt::format("d = {}, g = {}", head_dim, group));
       const Heads heads{2, group, head_dim};
       SharedCache cache(*cuda,
@@ -28,12 +28,11 @@ TEST_F(Decode, ListsAndRangesForEveryHeadDimensionAndGroup) {
 }
 
 TEST_F(Decode, ListsPerQueryHead) {
-  for (const int group : {1, 3, 16}) {
+  for (const auto& [group, d] : {std::pair(1, 64), std::pair(3, 64), std::pair(16, 64), std::pair(3, 512)}) {
     for (const int k : {1, 33, 64}) {
-      SCOPED_TRACE(fmt::format("g = {}, k = {}", group, k));
-      const Heads heads{2, group, 64};
-      SharedCache cache(*cuda,
-                        {.kv_heads = 2, .head_dim = 64, .block_tokens = 64, .stored = 300, .tail = 5, .seed = 4});
+      SCOPED_TRACE(fmt::format("g = {}, k = {}, d = {}", group, k, d));
+      const Heads heads{2, group, d};
+      SharedCache cache(*cuda, {.kv_heads = 2, .head_dim = d, .block_tokens = 64, .stored = 300, .tail = 5, .seed = 4});
       gpu::Attended what;
       what.lists = heads.query_heads();
       what.k = k;
@@ -85,16 +84,18 @@ TEST_F(Decode, ALayerWithoutStoreBeginsWhereItsTailDoes) {
 }
 
 TEST_F(Decode, AlphaMixesInTheMeanOfAllValues) {
-  const Heads heads{2, 2, 128};
-  for (const std::int64_t stored : {0, 160}) {
-    for (const std::int64_t tail : {0, 1, 64, 150}) {
-      if (stored + tail == 0) continue;
-      SCOPED_TRACE(fmt::format("{} in the store, {} in the tail", stored, tail));
-      SharedCache cache(
-          *cuda, {.kv_heads = 2, .head_dim = 128, .block_tokens = 32, .stored = stored, .tail = tail, .seed = 10});
-      gpu::Attended what;
-      what.ranges[0] = {stored + tail - 1, stored + tail};
-      expect_alike(*cuda, cache, heads, what, {}, {1.0f, 0.25f, 0.0f, 0.75f});
+  for (const int d : {128, 512}) {
+    const Heads heads{2, 2, d};
+    for (const std::int64_t stored : {0, 160}) {
+      for (const std::int64_t tail : {0, 1, 64, 150}) {
+        if (stored + tail == 0) continue;
+        SCOPED_TRACE(fmt::format("d = {}, {} in the store, {} in the tail", d, stored, tail));
+        SharedCache cache(
+            *cuda, {.kv_heads = 2, .head_dim = d, .block_tokens = 32, .stored = stored, .tail = tail, .seed = 10});
+        gpu::Attended what;
+        what.ranges[0] = {stored + tail - 1, stored + tail};
+        expect_alike(*cuda, cache, heads, what, {}, {1.0f, 0.25f, 0.0f, 0.75f});
+      }
     }
   }
 }
@@ -115,11 +116,11 @@ TEST_F(Decode, NothingAttendedIsZeroOrTheMean) {
 // All but 256 KiB of the budget is taken, so that buffers hold some 50 rows per head: ranges and lists take many
 // chunks.
 TEST_F(Decode, LongRangesAndStagedListsPassThroughSmallBuffers) {
-  const Heads heads{2, 2, 64};
   const std::unique_ptr<gpu::Backend> small = make_cuda({.memory_bytes = std::uint64_t{1} << 30});
   const gpu::DeviceMemory memory = small->memory();
   const gpu::Buffer taken = small->allocate(memory.budget_bytes - memory.used_bytes - (256 << 10), small->stream());
   for (const SharedCache::Host host : {SharedCache::Host::pinned, SharedCache::Host::pageable}) {
+    const Heads heads{2, 2, 64};
     SharedCache cache(*small, {.kv_heads = 2, .head_dim = 64, .block_tokens = 16, .stored = 400, .tail = 9, .seed = 13},
                       host);
     for (const int lists : {0, 2, 4}) {

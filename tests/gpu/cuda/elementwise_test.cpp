@@ -188,7 +188,7 @@ TEST_F(ElementwiseTest, OneNonFiniteNumberLowersTheFlagToTheTagAndNeverRaisesIt)
 }
 
 TEST_F(ElementwiseTest, RopeTurnsHalfSplitPairsExactlyEvenAtFourMillion) {
-  for (const int d : {8, 64, 80, 256}) {
+  for (const int d : {8, 64, 80, 256, 512}) {
     std::vector<float> inverse_frequency(static_cast<std::size_t>(d / 2));
     for (int i = 0; i < d / 2; ++i) {
       inverse_frequency[static_cast<std::size_t>(i)] = static_cast<float>(std::pow(10000.0, -2.0 * i / d));

@@ -85,6 +85,14 @@ TEST_F(RestOnCuda, IsThatOfTheCpu) {
   }
 }
 
+TEST_F(RestOnCuda, HeadsOf512ComponentsHaveItToo) {
+  for (const ColumnFormat columns : {ColumnFormat::f16, ColumnFormat::planes}) {
+    make({.kv_heads = 1, .head_dim = 512, .block_tokens = 64, .stored = 5 * 64, .tail = 70, .columns = columns}, 2);
+    const std::string ranking = columns == ColumnFormat::planes ? "planes:bits=640:k=40" : "sparq:r=128:k=40";
+    for (const char* const rest : {"draw", "calibrated"}) expect_like_cpu(ranking + ":rest=" + rest);
+  }
+}
+
 TEST_F(RestOnCuda, RowsOfEveryFormatAreReadWhereverTheyLie) {
   for (const RowFormat rows : {RowFormat::f16, RowFormat::int8, RowFormat::int4}) {
     for (const bool pinned : {true, false}) {

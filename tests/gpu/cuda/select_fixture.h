@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "index/scan/columns/plane_weights.h"
 #include "tests/gpu/cuda/backends.h"
 #include "tests/support/sparq_oracle.h"
 
@@ -118,8 +119,8 @@ struct Scores {
   }
 
  private:
-  // index/scan/columns/plane_weights.h: weights are rounded to half a 30720th of the sum of |w| half-width, times a
-  // level of 2^p - 1 each. A half-width is at most what the keys of a component differ by.
+  // index/scan/columns/plane_weights.h: weights are rounded to half of one of so many parts of the sum of |w|
+  // half-width, times a level of 2^p - 1 each. A half-width is at most what the keys of a component differ by.
   static double planes_error(const RandomCache& cache, int head, const float* q, double tau,
                              const ChosenComponents& chosen) {
     if (!in_planes(cache.shape().columns)) return 0;
@@ -134,7 +135,7 @@ struct Scores {
       reach += std::fabs(q[i]) / tau * (hi - lo + 1e-6);
       levels += (1 << chosen.planes[j]) - 1;
     }
-    return levels * reach / 30720;
+    return levels * reach / index::plane_units(static_cast<int>(chosen.components.size()));
   }
 };
 

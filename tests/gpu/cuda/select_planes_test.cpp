@@ -35,7 +35,7 @@ TEST_F(CudaSelectPlanes, EveryGroupAndRuleSelectsWhatTheCpuSelects) {
 }
 
 TEST_F(CudaSelectPlanes, EveryHeadDimensionIsReadInAnyNumberOfPlanes) {
-  for (const int d : {8, 64, 80, 128, 256}) {
+  for (const int d : {8, 64, 80, 128, 256, 512}) {
     for (const int bits : {1, 5, 16, 32, 33, 100, 4 * d, 4 * d + 7}) {
       expect_like_cpu(
           planes({.kv_heads = 2, .head_dim = d, .block_tokens = 256, .stored = 300, .tail = 5, .seed = 4}, 2, bits));

@@ -115,8 +115,10 @@ class RestEstimator {
     } else {
       gather_values(positions, chances, found, values);
     }
-    launch("add_drawn_values", add_drawn_values, {static_cast<unsigned>(query_heads_), kRestThreads}, stream_, to,
-           lines_, chances, weights, values, found);
+    with_most_components(cache_.head_dim, [&](auto most) {
+      launch("add_drawn_values", add_drawn_values<decltype(most)::value>,
+             {static_cast<unsigned>(query_heads_), kRestThreads}, stream_, to, lines_, chances, weights, values, found);
+    });
   }
 
   // The host gathers them, where kernels do not reach all of the store.
@@ -146,10 +148,13 @@ class RestEstimator {
     const unsigned parts = std::min<unsigned>(kSumBlocks, blocks_for(in.limit, 4 * kRestThreads));
     launch("sum_masses", sum_masses, {dim3(parts, heads), kRestThreads}, stream_, in, sums, squares);
     const std::int64_t newest = std::min<std::int64_t>(kSpreadTokens, cache_.tail.tokens);
-    launch("spread_values", spread_values, {static_cast<unsigned>(cache_.kv_heads), kRestThreads}, stream_, cache_.tail,
-           newest, cache_.head_dim, group_, mean, spread);
-    launch("add_mean_value", add_mean_value, {heads, kRestThreads}, stream_, to, lines_, sums, squares,
-           static_cast<int>(parts), spread, mean);
+    with_most_components(cache_.head_dim, [&](auto most) {
+      launch("spread_values", spread_values<decltype(most)::value>,
+             {static_cast<unsigned>(cache_.kv_heads), kRestThreads}, stream_, cache_.tail, newest, cache_.head_dim,
+             group_, mean, spread);
+      launch("add_mean_value", add_mean_value<decltype(most)::value>, {heads, kRestThreads}, stream_, to, lines_, sums,
+             squares, static_cast<int>(parts), spread, mean);
+    });
   }
 
   const Context& context_;

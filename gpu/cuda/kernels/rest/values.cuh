@@ -45,34 +45,43 @@ struct RestOutput {
   int group = 0;
 };
 
-// By the values drawn, f16 [Hkv][found][d]. Grid: query heads; thread c has component c.
+// By the values drawn, f16 [Hkv][found][d]. Grid: query heads; of heads of up to `most` components thread c has
+// component c and each kRestThreads further.
+template <int most>
 static __global__ __launch_bounds__(kRestThreads) void add_drawn_values(RestOutput to, const index::LogitLine* lines,
                                                                         const float* chances, const float* weights,
                                                                         const f16* values, int found) {
   __shared__ double scratch[kRestThreads / kWarp];
-  __shared__ float y[kRestThreads];
+  __shared__ float y[most];
+  constexpr int each = most / kRestThreads;
   const int d = to.head_dim;
   const std::int64_t h = blockIdx.x, list = h / to.group;
-  const int c = static_cast<int>(threadIdx.x), lane = c % kWarp, warp = c / kWarp;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
   chances += list * found;
   weights += h * found;
   values += list * found * d;
 
-  float rest = 0, added = 0;
+  float rest = 0, added[each] = {}, exact[each];
   for (int i = 0; i < found; ++i) {
     const float weight = weights[i];
     if (weight == 0) continue;  // of NaN not
     rest += weight;
-    if (c < d) added += weight * widen(values[static_cast<std::int64_t>(i) * d + c]);
+    for (int n = 0; n < each; ++n) {
+      const int c = thread + n * kRestThreads;
+      if (c < d) added[n] += weight * widen(values[static_cast<std::int64_t>(i) * d + c]);
+    }
   }
-  const float exact = c < d && to.sum[h] != 0 ? to.weighted[h * d + c] / to.sum[h] : 0.0f;
   const bool known = rest - rest == 0;  // a number
-  const float own = known ? (exact + added) / (1 + rest) : exact;
-  y[c] = c < d ? own : 0.0f;
-  if (c < d) to.out[h * d + c] = own;
+  for (int n = 0; n < each; ++n) {
+    const int c = thread + n * kRestThreads;
+    exact[n] = c < d && to.sum[h] != 0 ? to.weighted[h * d + c] / to.sum[h] : 0.0f;
+    const float own = known ? (exact[n] + added[n]) / (1 + rest) : exact[n];
+    y[c] = c < d ? own : 0.0f;
+    if (c < d) to.out[h * d + c] = own;
+  }
   __syncthreads();
   if (!known || rest == 0) {
-    if (c == 0) {
+    if (thread == 0) {
       to.share[h] = 1;
       to.error[h] = known ? 0.0f : __builtin_inff();
     }
@@ -94,10 +103,17 @@ static __global__ __launch_bounds__(kRestThreads) void add_drawn_values(RestOutp
     if (lane == 0) variance += weight * weight * (1 - chance + spread * chance) * far;
   }
   variance = block_sum_of(variance, scratch);
-  const double gap = c < d ? static_cast<double>(added) / rest - exact : 0.0;
-  const double between = sqrt(block_sum_of(gap * gap, scratch));
-  const double length = sqrt(block_sum_of(static_cast<double>(y[c]) * y[c], scratch));
-  if (c != 0) return;
+  double gaps = 0, lengths = 0;
+  for (int n = 0; n < each; ++n) {
+    const int c = thread + n * kRestThreads;
+    const double gap = c < d ? static_cast<double>(added[n]) / rest - exact[n] : 0.0;
+    const double of_length = static_cast<double>(y[c]) * y[c];
+    gaps = n == 0 ? gap * gap : gaps + gap * gap;
+    lengths = n == 0 ? of_length : lengths + of_length;
+  }
+  const double between = sqrt(block_sum_of(gaps, scratch));
+  const double length = sqrt(block_sum_of(lengths, scratch));
+  if (thread != 0) return;
   const double rho = static_cast<double>(rest) / (1 + static_cast<double>(rest));
   const double shift = index::share_by_line * rho * (1 - rho) * between;
   to.share[h] = 1 / (1 + rest);
@@ -106,13 +122,16 @@ static __global__ __launch_bounds__(kRestThreads) void add_drawn_values(RestOutp
 }
 
 // The variance of V over the newest tokens of the tail about the mean [Hq][d], of each KV head. Grid: KV heads.
+template <int most>
 static __global__ __launch_bounds__(kRestThreads) void spread_values(TailView tail, std::int64_t newest, int head_dim,
                                                                      int group, const float* mean, double* spread) {
   __shared__ double scratch[kRestThreads / kWarp];
   const std::int64_t head = blockIdx.x;
-  const int c = static_cast<int>(threadIdx.x);
+  const int thread = static_cast<int>(threadIdx.x);
   double sum = 0;
-  if (c < head_dim) {
+  for (int n = 0; n < most / kRestThreads; ++n) {
+    const int c = thread + n * kRestThreads;
+    if (c >= head_dim) break;
     const double centre = mean[head * group * head_dim + c];
 #ifdef __CUDACC__
 #pragma unroll 1  // more of them at a time do not fit the registers
@@ -124,10 +143,11 @@ static __global__ __launch_bounds__(kRestThreads) void spread_values(TailView ta
     }
   }
   sum = block_sum_of(sum, scratch);
-  if (c == 0) spread[head] = newest > 0 ? sum / static_cast<double>(newest) : 0.0;
+  if (thread == 0) spread[head] = newest > 0 ? sum / static_cast<double>(newest) : 0.0;
 }
 
-// By the mean value [Hq][d]. Grid: query heads; thread c has component c.
+// By the mean value [Hq][d]. Grid: query heads; components as in add_drawn_values().
+template <int most>
 static __global__ __launch_bounds__(kRestThreads) void add_mean_value(RestOutput to, const index::LogitLine* lines,
                                                                       const double* sums, const double* squares,
                                                                       int parts, const double* spread,
@@ -135,22 +155,29 @@ static __global__ __launch_bounds__(kRestThreads) void add_mean_value(RestOutput
   __shared__ double scratch[kRestThreads / kWarp];
   const int d = to.head_dim;
   const std::int64_t h = blockIdx.x;
-  const int c = static_cast<int>(threadIdx.x);
+  const int thread = static_cast<int>(threadIdx.x);
   double rest = 0, square = 0;
   for (int i = 0; i < parts; ++i) {
     rest += sums[h * kSumBlocks + i];
     square += squares[h * kSumBlocks + i];
   }
-  const float exact = c < d && to.sum[h] != 0 ? to.weighted[h * d + c] / to.sum[h] : 0.0f;
   const bool known = rest - rest == 0;
   const float share = known ? static_cast<float>(1 / (1 + rest)) : 1.0f;
-  const float value = c < d ? mean[h * d + c] : 0.0f;
-  const float own = known ? share * exact + (1 - share) * value : exact;
-  if (c < d) to.out[h * d + c] = own;
-  const double apart = static_cast<double>(exact) - value;
-  const double gap = block_sum_of(c < d ? apart * apart : 0.0, scratch);
-  const double length = sqrt(block_sum_of(c < d ? static_cast<double>(own) * own : 0.0, scratch));
-  if (c != 0) return;
+  double gaps = 0, lengths = 0;
+  for (int n = 0; n < most / kRestThreads; ++n) {
+    const int c = thread + n * kRestThreads;
+    const float exact = c < d && to.sum[h] != 0 ? to.weighted[h * d + c] / to.sum[h] : 0.0f;
+    const float value = c < d ? mean[h * d + c] : 0.0f;
+    const float own = known ? share * exact + (1 - share) * value : exact;
+    if (c < d) to.out[h * d + c] = own;
+    const double apart = static_cast<double>(exact) - value;
+    const double of_gap = c < d ? apart * apart : 0.0, of_length = c < d ? static_cast<double>(own) * own : 0.0;
+    gaps = n == 0 ? of_gap : gaps + of_gap;
+    lengths = n == 0 ? of_length : lengths + of_length;
+  }
+  const double gap = block_sum_of(gaps, scratch);
+  const double length = sqrt(block_sum_of(lengths, scratch));
+  if (thread != 0) return;
   to.share[h] = share;
   if (!known || rest == 0) {
     to.error[h] = known ? 0.0f : __builtin_inff();

@@ -6,7 +6,6 @@
 namespace hayloft::gpu::cuda {
 namespace {
 
-constexpr int kComponentThreads = 256;  // at least the largest head dimension
 constexpr int kTailThreads = kChunkTokens;
 constexpr int kTailHeads = 4;  // query heads that a key is loaded for at once
 
@@ -30,9 +29,10 @@ __device__ inline unsigned magnitude_of(float x) {
 
 // Whole components: the `rank` whose `matters` is largest, into chosen, ascending. Contains barriers; thread i has that
 // of component i.
+template <int threads>
 __device__ inline void choose_whole(float matters, int head_dim, int rank, int* chosen) {
-  __shared__ unsigned magnitude[kComponentThreads];
-  __shared__ unsigned taken_of_warp[kComponentThreads / kWarp];
+  __shared__ unsigned magnitude[threads];
+  __shared__ unsigned taken_of_warp[threads / kWarp];
   const int i = threadIdx.x;
   const int lane = i % kWarp, warp = i / kWarp;
   if (i < head_dim) magnitude[i] = magnitude_of(matters);
@@ -58,9 +58,10 @@ __device__ inline void choose_whole(float matters, int head_dim, int rank, int* 
 
 // The `bits` planes that are worth most: components into chosen and how many planes of each into planes, [rank], more
 // before fewer. Of how many any are read. Contains barriers; thread i has what component i matters by.
+template <int threads>
 __device__ inline int choose_planes(float matters, int head_dim, int rank, int bits, int* chosen, int* planes) {
-  __shared__ uint4 worth[kComponentThreads];
-  __shared__ int read[kComponentThreads];
+  __shared__ uint4 worth[threads];
+  __shared__ int read[threads];
   const int i = threadIdx.x;
   const unsigned own[] = {magnitude_of(matters), magnitude_of(matters * 0.5f), magnitude_of(matters * 0.25f),
                           magnitude_of(matters * 0.125f)};
@@ -97,12 +98,12 @@ __device__ inline int choose_planes(float matters, int head_dim, int rank, int b
   return used;
 }
 
-// One block per KV head.
-__global__ __launch_bounds__(kComponentThreads) void choose_components_kernel(const float* q, int group, int head_dim,
-                                                                              ComponentChoice choice,
-                                                                              std::int32_t* components,
-                                                                              std::int32_t* planes, float* weights) {
-  __shared__ int chosen[kComponentThreads];
+// One block per KV head, of a thread for each component that a head may have.
+template <int threads>
+__global__ __launch_bounds__(threads) void choose_components_kernel(const float* q, int group, int head_dim,
+                                                                    ComponentChoice choice, std::int32_t* components,
+                                                                    std::int32_t* planes, float* weights) {
+  __shared__ int chosen[threads];
   const int head = blockIdx.x, i = threadIdx.x;
   const int lane = i % kWarp, warp = i / kWarp;
   const int rank = choice.rank;
@@ -116,13 +117,13 @@ __global__ __launch_bounds__(kComponentThreads) void choose_components_kernel(co
   }
   int used = rank;
   if (choice.bits > 0) {
-    used = choose_planes(matters, head_dim, rank, choice.bits, chosen, planes + head * rank);
+    used = choose_planes<threads>(matters, head_dim, rank, choice.bits, chosen, planes + head * rank);
   } else {
-    choose_whole(matters, head_dim, rank, chosen);
+    choose_whole<threads>(matters, head_dim, rank, chosen);
   }
   if (i < rank) components[head * rank + i] = chosen[i];
 
-  for (int h = warp; h < group; h += kComponentThreads / kWarp) {
+  for (int h = warp; h < group; h += threads / kWarp) {
     const float* query = q + h * head_dim;
     double all = 0, part = 0;
     for (int c = lane; c < head_dim; c += kWarp) all += fabsf(query[c]);
@@ -175,8 +176,11 @@ __global__ __launch_bounds__(kTailThreads) void sum_tail_kernel(TailView tail, i
 
 void choose_components(const float* q, int kv_heads, int group, int head_dim, const ComponentChoice& choice,
                        std::int32_t* components, std::int32_t* planes, float* weights, cudaStream_t stream) {
-  launch("choose_components", choose_components_kernel, {static_cast<unsigned>(kv_heads), kComponentThreads}, stream, q,
-         group, head_dim, choice, components, planes, weights);
+  with_most_components(head_dim, [&](auto most) {
+    constexpr int threads = decltype(most)::value;
+    launch("choose_components", choose_components_kernel<threads>, {static_cast<unsigned>(kv_heads), threads}, stream,
+           q, group, head_dim, choice, components, planes, weights);
+  });
 }
 
 void sum_tail(const TailView& tail, int head_dim, const std::int32_t* components, const float* weights, int rank,

@@ -9,7 +9,6 @@ namespace {
 
 constexpr int kPlaceThreads = 128;
 constexpr int kPlaceWarps = kPlaceThreads / kWarp;
-constexpr int kMostRuns = 1024;  // of a KV head: four planes of 256 components
 
 struct PlaceArguments {
   RunLayout layout;
@@ -19,10 +18,11 @@ struct PlaceArguments {
   std::int64_t pairs = 0;  // of blocks and KV heads
 };
 
-// The shared memory of a warp.
+// The shared memory of a warp, for KV heads of so many runs.
+template <int most>
 struct ReadRuns {
-  std::uint16_t runs[kMostRuns];       // in the order in which they are read
-  unsigned chosen[kMostRuns / kWarp];  // bit i of word w: run 32 w + i is read
+  std::uint16_t runs[most];       // in the order in which they are read
+  unsigned chosen[most / kWarp];  // bit i of word w: run 32 w + i is read
 };
 
 // The least used slot whose run this step does not read, the smallest of several; its count, negative when it is
@@ -31,7 +31,9 @@ struct Victim {
   float use;
   int slot;
 };
-__device__ inline Victim least_used(const std::uint16_t* held, int slots, const float* use, const ReadRuns& reads) {
+template <int most>
+__device__ inline Victim least_used(const std::uint16_t* held, int slots, const float* use,
+                                    const ReadRuns<most>& reads) {
   Victim least{__builtin_inff(), slots};
   for (int slot = static_cast<int>(threadIdx.x) % kWarp; slot < slots; slot += kWarp) {
     const int run = held[slot] - 1;
@@ -47,12 +49,13 @@ __device__ inline Victim least_used(const std::uint16_t* held, int slots, const 
 }
 
 // The runs that are read of a KV head; how many, the same in every lane.
-__device__ inline int list_runs(const RunReads& from, int kv_head, ReadRuns& reads) {
+template <int most>
+__device__ inline int list_runs(const RunReads& from, int kv_head, ReadRuns<most>& reads) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const std::int32_t* const components = from.components + static_cast<std::int64_t>(kv_head) * from.rank;
   const std::int32_t* const planes =
       from.planes ? from.planes + static_cast<std::int64_t>(kv_head) * from.rank : nullptr;
-  for (int i = lane; i < kMostRuns / kWarp; i += kWarp) reads.chosen[i] = 0;
+  for (int i = lane; i < most / kWarp; i += kWarp) reads.chosen[i] = 0;
   int count = 0;
   for (int first = 0; first < from.rank; first += kWarp) {
     const int j = first + lane;
@@ -70,7 +73,7 @@ __device__ inline int list_runs(const RunReads& from, int kv_head, ReadRuns& rea
     count += all;
   }
   warp_barrier();
-  for (int word = lane; word < kMostRuns / kWarp; word += kWarp) {
+  for (int word = lane; word < most / kWarp; word += kWarp) {
     unsigned bits = 0;
     for (int i = 0; i < count; ++i) {
       if (reads.runs[i] / kWarp == word) bits |= 1u << reads.runs[i] % kWarp;
@@ -81,9 +84,10 @@ __device__ inline int list_runs(const RunReads& from, int kv_head, ReadRuns& rea
   return count;
 }
 
-// A warp for each pair of a block and a KV head.
+// A warp for each pair of a block and a KV head, which has up to `most` runs.
+template <int most>
 __global__ __launch_bounds__(kPlaceThreads) void place_runs_kernel(const PlaceArguments a) {
-  __shared__ ReadRuns reads_of_warp[kPlaceWarps];
+  __shared__ ReadRuns<most> reads_of_warp[kPlaceWarps];
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const std::int64_t pair = static_cast<std::int64_t>(blockIdx.x) * kPlaceWarps + warp;
   if (pair >= a.pairs) return;
@@ -96,7 +100,7 @@ __global__ __launch_bounds__(kPlaceThreads) void place_runs_kernel(const PlaceAr
     for (int i = lane; i < a.places.reads; i += kWarp) places[i] = 0;
     return;
   }
-  ReadRuns& reads = reads_of_warp[warp];
+  ReadRuns<most>& reads = reads_of_warp[warp];
   const int count = list_runs(a.reads, kv_head, reads);
 
   float* const use = reinterpret_cast<float*>(cached.base) + kv_head * layout.runs;
@@ -164,8 +168,11 @@ __global__ __launch_bounds__(kPlaceThreads) void place_runs_kernel(const PlaceAr
 void place_runs(const RunLayout& layout, const RunReads& reads, const RunPlaces& places, std::uint32_t* to,
                 std::int64_t blocks, cudaStream_t stream) {
   const std::int64_t pairs = blocks * layout.kv_heads;
-  launch("place_runs", place_runs_kernel, {blocks_for(pairs, kPlaceWarps), kPlaceThreads}, stream,
-         PlaceArguments{layout, reads, places, to, pairs});
+  with_most_components(layout.runs / (reads.in_planes ? offload::plane_count : 1), [&](auto components) {
+    constexpr int most = offload::plane_count * decltype(components)::value;
+    launch("place_runs", place_runs_kernel<most>, {blocks_for(pairs, kPlaceWarps), kPlaceThreads}, stream,
+           PlaceArguments{layout, reads, places, to, pairs});
+  });
 }
 
 }  // namespace hayloft::gpu::cuda

@@ -277,7 +277,8 @@ __global__ __launch_bounds__(kScanThreads, G > 8 ? 1 : 2) void scan_planes(Colum
     __syncthreads();
     if (threadIdx.x < kTileGroups * G) {
       const int group = threadIdx.x / G, h = threadIdx.x % G;
-      tables.scales[threadIdx.x] = plane_scale(tables.ranges + group, kTileGroups, tables.weights + h, G, depths);
+      tables.scales[threadIdx.x] =
+          plane_scale(tables.ranges + group, kTileGroups, tables.weights + h, G, depths, scan.plane_units);
     }
     unsigned sums[G][kLaneTokens / 2];
     for (int h = 0; h < G; ++h) {

@@ -50,9 +50,9 @@ struct PlaneScale {
   float base;
 };
 
-// ranges: those of the group, one for each component, `pitch` apart; weights likewise.
+// ranges: those of the group, one for each component, `pitch` apart; weights likewise. units: ColumnScan::plane_units.
 __device__ inline PlaneScale plane_scale(const unsigned* ranges, int ranges_pitch, const float* weights,
-                                         int weights_pitch, const Depths& depths) {
+                                         int weights_pitch, const Depths& depths, float units) {
   float bound = 0, base = 0;
   int j = 0;
   for (int planes = kPlanes; planes > 0; --planes) {
@@ -66,7 +66,7 @@ __device__ inline PlaneScale plane_scale(const unsigned* ranges, int ranges_pitc
   }
   if (bound < 0x1p-100f) return {0, 0, base};
   if (!(bound < __builtin_inff())) return {bound - bound, 0, base};
-  const float unit = float_of((bits_of(bound / 30720.0f) + 0xffff) & 0xffff0000u);
+  const float unit = float_of((bits_of(bound / units) + 0xffff) & 0xffff0000u);
   return {unit, 1 / unit, base};
 }
 

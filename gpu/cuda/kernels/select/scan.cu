@@ -2,6 +2,26 @@
 
 namespace hayloft::gpu::cuda {
 
+int most_scanned(const Context& context, offload::ColumnFormat format) {
+  int most = 0;
+  with_column_format(format, [&](auto chosen) {
+    constexpr offload::ColumnFormat of = decltype(chosen)::value;
+    const auto bytes = [](int rank) {
+      return in_planes(of) ? PlaneTables<1>::bytes(rank, offload::plane_count * rank) + kPlaneStaticBytes
+                           : scan_shared_bytes<of, 1>(rank);
+    };
+    most = offload::most_head_dim;
+    while (most > 0 && bytes(most) > static_cast<unsigned>(context.block_shared_bytes)) --most;
+  });
+  return most;
+}
+
+void refuse_rank(const Context& context, int rank, unsigned bytes) {
+  refuse("ranking by ", rank, " components of a head takes ", bytes,
+         " bytes of shared memory, and a block of this GPU has ", context.block_shared_bytes,
+         ": take a lower r, or columns of another format");
+}
+
 void launch_scan(const Context& context, offload::ColumnFormat format, const ColumnSource& source,
                  const ColumnScan& scan, int heads, cudaStream_t stream) {
   if (source.cached.blocks) return launch_cached_scan(context, format, source, scan, heads, stream);

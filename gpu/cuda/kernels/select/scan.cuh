@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "gpu/cuda/api/refuse.h"
 #include "gpu/cuda/kernels/launch.h"
 #include "gpu/cuda/kernels/select/column_scan.cuh"
 #include "gpu/cuda/kernels/select/plane_scan.cuh"
@@ -18,6 +19,14 @@ void launch_scan(const Context& context, const ColumnSource& source, const Colum
   constexpr bool planes = in_planes(format);
   const auto launch_as = [&](const char* name, auto kernel, unsigned shared, std::int64_t tile) {
     const unsigned all = shared + (planes ? kPlaneStaticBytes : 0);
+    if (all > static_cast<unsigned>(context.block_shared_bytes)) {
+      if constexpr (G > 1) {  // fewer query heads a block, but for strips that bound the sum over a group
+        if (scan.strip_max == nullptr || !scan.strip_sums) {
+          return launch_scan<format, Cached, G / 2>(context, source, scan, heads, stream);
+        }
+      }
+      refuse_rank(context, scan.rank, all);
+    }
     if (all > 48 * 1024) allow_shared(name, kernel, all);
     const std::int64_t tiles = (scan.end - scan.begin + tile - 1) / tile;
     const std::int64_t useful = std::max(1, blocks_per_multiprocessor * context.multiprocessors / heads);

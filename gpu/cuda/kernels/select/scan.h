@@ -19,6 +19,7 @@ struct ColumnScan {
   int group = 0;
   int first_head = 0;      // of the batch's arrays below
   int head = 0;            // KV head of blockIdx.y = 0
+  float plane_units = 0;   // index::plane_units() of the rank
   std::int64_t begin = 0;  // positions; a multiple of the tile
   std::int64_t end = 0;    // a multiple of kChunkTokens, or the store's end
   // The scan keeps all scores, -infinity from the store's end to the chunk's, or a bound of each strip of kStripTokens.
@@ -32,6 +33,11 @@ struct ColumnScan {
   bool strip_sums = false;
   PartialSoftmax partials;  // [batch Hq][partials.stride]
 };
+
+// Returns how many components of columns of a format one block scores at most by the tables that it has of them.
+int most_scanned(const Context& context, offload::ColumnFormat format);
+// Throws Error: of so many, a block would need so many bytes of shared memory.
+[[noreturn]] void refuse_rank(const Context& context, int rank, unsigned bytes);
 
 // Queues the scan of so many KV heads, those from scan.head on. With source.cached some runs come from the device, in
 // blocks of kChunkTokens or more.

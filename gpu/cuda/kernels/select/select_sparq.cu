@@ -18,6 +18,7 @@
 #include "gpu/cuda/memory/column_tiles.h"
 #include "gpu/cuda/memory/device_arena.h"
 #include "gpu/cuda_memory.h"
+#include "index/scan/columns/plane_weights.h"
 #include "index/scan/sparq_query.h"
 
 // SparQ's step 1 and its selection. Device memory that it reads and writes, beside the r columns that come over the
@@ -25,24 +26,22 @@
 // and the passes of the selection read the keys of the chunks that matter, at most all of them four times. At 1M
 // tokens, Hq = 32, Hkv = 8, k = 1024: 128 MiB read and 32 MiB written by the first, 32 MiB read by the others together
 // (a fourth of the chunks, four times), 8 MiB of partial softmaxes and tallies: 200 MiB, 0.7 ms at 300 GB/s, where the
-// r = 16 f16 columns are 256 MiB, 10.7 ms at 25 GB/s.
-//
-// The link hides none of that where the device has the columns: the scan then keeps bounds of strips (strips.h).
+// r = 16 f16 columns are 256 MiB, 10.7 ms at 25 GB/s. The link hides none of that where the device has the columns: the
+// scan then keeps bounds of strips (strips.h).
 namespace hayloft::gpu::cuda {
 namespace {
 
 static_assert(kChunkKeys == kChunkTokens);
 
 // Bounds the memory of logits and keys, (g + 1) * 4 bytes per position and KV head: as many KV heads at a time as fit,
-// one at least. All 8 of a Llama-3-8B up to 1.6M tokens, 3 at a time at 4M; less where the budget of device memory is
-// small.
+// one at least. All 8 of a Llama-3-8B up to 1.6M tokens, 3 at a time at 4M; less where the budget is small.
 constexpr std::uint64_t kBatchBytes = cuda_selection_bytes;
 constexpr std::uint64_t kBatchesPerBudget = 64;
 
 // With Link::both, tokens read in place for each token copied.
 constexpr std::int64_t kInPlacePerCopied = 1;
 
-// Returns how the chosen columns of a pinned store come: as asked for, unless copies of them would be too short.
+// Returns how chosen columns of a pinned store come: as asked for, unless copies of them would be too short.
 Link link_over(const Context& context, const offload::LayerView& store, const ColumnCount& count) {
   const Link asked = context.link.of(store.layout->columns);
   if (asked == Link::sm || context.least_copy_bytes == 0) return asked;
@@ -129,6 +128,7 @@ class SparqSelector {
     scan_.weights = weights_;
     scan_.rank = count_.columns;
     scan_.plane_total = count_.runs;
+    scan_.plane_units = index::plane_units(count_.columns);
     scan_.group = group_;
     choose(q);
     scan_.stride = stride();

@@ -48,7 +48,7 @@ __global__ __launch_bounds__(kScanThreads) void scan_small_planes(ColumnSource s
     }
     __syncthreads();
     for (int i = threadIdx.x; i < groups * G; i += kScanThreads) {
-      scales[i] = plane_scale(ranges + i / G, groups, weights + i % G, G, depths);
+      scales[i] = plane_scale(ranges + i / G, groups, weights + i % G, G, depths, scan.plane_units);
     }
     __syncthreads();
 

@@ -14,6 +14,7 @@ void launch_strips(const Context& context, const ColumnSource& source, const Col
   constexpr int blocks_per_multiprocessor = 4;
   const unsigned shared = strip_shared_bytes<format, G>(scan.rank);
   const unsigned all = shared + kStripStaticBytes;
+  if (all > static_cast<unsigned>(context.block_shared_bytes)) refuse_rank(context, scan.rank, all);
   if (all > 48 * 1024) allow_shared("rank_strips", rank_strips<format, G>, all);
   const std::int64_t chunks = (rank.strips.stride + kWarpStrips - 1) / kWarpStrips;
   const unsigned useful =
