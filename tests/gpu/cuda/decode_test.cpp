@@ -116,11 +116,11 @@ TEST_F(Decode, NothingAttendedIsZeroOrTheMean) {
 // All but 256 KiB of the budget is taken, so that buffers hold some 50 rows per head: ranges and lists take many
 // chunks.
 TEST_F(Decode, LongRangesAndStagedListsPassThroughSmallBuffers) {
+  const Heads heads{2, 2, 64};
   const std::unique_ptr<gpu::Backend> small = make_cuda({.memory_bytes = std::uint64_t{1} << 30});
   const gpu::DeviceMemory memory = small->memory();
   const gpu::Buffer taken = small->allocate(memory.budget_bytes - memory.used_bytes - (256 << 10), small->stream());
   for (const SharedCache::Host host : {SharedCache::Host::pinned, SharedCache::Host::pageable}) {
-    const Heads heads{2, 2, 64};
     SharedCache cache(*small, {.kv_heads = 2, .head_dim = 64, .block_tokens = 16, .stored = 400, .tail = 9, .seed = 13},
                       host);
     for (const int lists : {0, 2, 4}) {
