@@ -297,8 +297,6 @@ class Backend {
   // alone, where matrices have up to `widest` inputs: matmul() of them, and attend_together() of as many steps, which
   // then reads once what they share. 1 where that saves nothing.
   virtual int tokens_verified_at_once(int /*widest*/) const { return 1; }
-  // Returns the most components of a head that attention takes.
-  virtual int most_head_dim() const { return offload::most_head_dim; }
   // Returns whether embed and matmul take packed matrices.
   virtual bool multiplies_packed() const { return false; }
   // Returns how matmul() multiplies packed matrices.

@@ -28,15 +28,27 @@ class RowPrefetch {
  public:
   // Of each row, elements [first, last) are read.
   RowPrefetch(const f16* const* rows, std::int64_t n, int first, int last)
-      : row_(rows + std::min<std::int64_t>(n, kTile)),
+      : row_(rows),
+        stop_(rows),
         end_(rows + n),
         offset_(sizeof(f16) * static_cast<std::size_t>(first)),
         first_(offset_),
         last_(sizeof(f16) * static_cast<std::size_t>(last)) {}
 
-  // dot_four() and weigh_strip() call it at each step: twice d / lanes times for four rows, which have d / 4 lines.
+  // The rows from `now` on come next: those a tile behind them are asked for, and none two tiles behind them, where the
+  // steps are more than the lines.
+  HWY_INLINE void keep_pace(const f16* const* now) {
+    if (row_ - now < kTile) {
+      row_ = end_ - now < kTile ? end_ : now + kTile;
+      offset_ = first_;
+    }
+    stop_ = end_ - now < 2 * kTile ? end_ : now + 2 * kTile;
+  }
+
+  // dot_four() and weigh_strip() call it at each step: twice d / lanes times for four rows, which have d / 4 lines;
+  // add_values() twice for each vector of eight rows.
   HWY_INLINE void step() {
-    for (int i = 0; i < kLines && row_ != end_; ++i) {
+    for (int i = 0; i < kLines && row_ < stop_; ++i) {
       __builtin_prefetch(reinterpret_cast<const std::byte*>(*row_) + offset_, 0, 2);
       offset_ += 64;
       if (offset_ >= last_) {
@@ -50,6 +62,7 @@ class RowPrefetch {
   static constexpr int kLines = HWY_MAX_BYTES >= 64 ? 2 : 1;  // lanes / 8
 
   const f16* const* row_;
+  const f16* const* stop_;
   const f16* const* end_;
   std::size_t offset_;  // bytes, as those below
   std::size_t first_;
@@ -156,6 +169,7 @@ void attend_slice(const f16* const* rows, std::int64_t n, const QueryGroup& grou
   for (std::int64_t done = 0; done < n; done += kTile) {
     const int here = static_cast<int>(std::min<std::int64_t>(kTile, n - done));
     const f16* const* tile = rows + done;
+    next.keep_pace(tile);
     score_tile(tile, here, group, scores, next);
     for (int q = 0; q < group.queries; ++q) {
       shrink(group.weighted + q * stride, group.stride, softmax_rows(d, scores + q * kTile, here, group, q));
@@ -170,6 +184,7 @@ void sum_slice(const f16* const* rows, std::int64_t n, const QueryGroup& group) 
   RowPrefetch next(rows, n, 0, group.head_dim);
   for (std::int64_t done = 0; done < n; done += kTile) {
     const int here = static_cast<int>(std::min<std::int64_t>(kTile, n - done));
+    next.keep_pace(rows + done);
     score_tile(rows + done, here, group, scores, next);
     for (int q = 0; q < group.queries; ++q) softmax_rows(d, scores + q * kTile, here, group, q);
   }
@@ -204,6 +219,7 @@ void add_values_simd(const f16* const* rows, std::int64_t n, int head_dim, doubl
   RowPrefetch next(rows, n, head_dim, 2 * head_dim);
   for (std::int64_t done = 0; done < n; done += 8) {
     const std::int64_t end = std::min(done + 8, n);
+    next.keep_pace(rows + done);
     for (int i = 0; i < head_dim; i += lanes) {
       const int part = std::min(lanes, head_dim - i);
       next.step();

@@ -6,8 +6,8 @@
 
 namespace hayloft::index {
 
-// The k-th largest of the values, -infinity when there are fewer than k; NaN does not count. Linear in the number of
-// values: maxima of groups of up to 16 give a first bound, and only the values above it are ranked.
+// The k-th largest of the values, k at least 1, -infinity when there are fewer than k; NaN does not count. Linear in
+// the number of values: maxima of groups of up to 16 give a first bound, and only the values above it are ranked.
 float kth_largest(std::span<const float> values, std::int64_t k);
 
 // Collects the k positions with the largest scores, ties towards the smaller position, and what the query heads gave
@@ -22,7 +22,7 @@ class TopPositions {
   void offer(std::int64_t begin, int n, const float* scores, const float* logits, int stride);
 
   // positions [k], ascending, and their logits [heads][row]. Where NaN left fewer than k, the smallest positions that
-  // are missing are taken, with NaN for logits. Leaves the collection empty.
+  // are missing are taken, with NaN for logits. The collection is spent then.
   void finish(std::int32_t* positions, float* logits, std::int64_t row);
 
  private:

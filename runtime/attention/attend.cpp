@@ -191,7 +191,6 @@ AttendOutput attend(const AttendTensors& input, const MethodOptions& options, gp
   output.kv_heads = static_cast<int>(input.k.shape[0]);
   output.tokens = input.k.shape[1];
   output.head_dim = static_cast<int>(input.k.shape[2]);
-  require_head_dim(backend, output.head_dim);
   const SharedMethod method = make_method(options, output.head_dim);
   method->require_columns(how.columns);
   check_k(options, output.tokens);

@@ -29,7 +29,6 @@ Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& co
       tails_(static_cast<std::size_t>(config.layers)),
       origins_{new_origin()},
       spills_(backend) {
-  require_head_dim(backend, config.widest_head());
   if (options.window < 0) fail("a cache's window of {} tokens: cannot be negative", options.window);
   int global = 0;
   for (int layer = 0; layer < config.layers; ++layer) {

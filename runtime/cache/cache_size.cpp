@@ -26,12 +26,6 @@ std::uint64_t bytes_of_slots(const ModelConfig& config, const SlotsOf& slots_of)
 
 }  // namespace
 
-void require_head_dim(const gpu::Backend& backend, int head_dim) {
-  if (head_dim <= backend.most_head_dim()) return;
-  fail("{}: heads of {} components, and attention takes up to {} there; use --device cpu", backend.name(), head_dim,
-       backend.most_head_dim());
-}
-
 std::uint64_t recurrent_bytes(const gpu::DeltaShape& shape) {
   return static_cast<std::uint64_t>(shape.kept_floats()) * sizeof(float);
 }

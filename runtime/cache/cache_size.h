@@ -51,9 +51,6 @@ struct TailSlots {
   std::int64_t full_blocks(std::int64_t T, const CacheOptions& options) const;  // that T more tokens would fill
 };
 
-// Throws Error where the backend's attention does not take heads of so many components.
-void require_head_dim(const gpu::Backend& backend, int head_dim);
-
 // Returns the bytes that one recurrent layer keeps of a sequence; a cache has it twice, before and behind the tokens
 // that are computed.
 std::uint64_t recurrent_bytes(const gpu::DeltaShape& shape);

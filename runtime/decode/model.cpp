@@ -80,8 +80,7 @@ ExpertPlacement first_placement(Checkpoint& checkpoint, const ModelConfig& confi
   return runtime::place_experts(weight_sizes(checkpoint, form, head), asked, left);
 }
 
-ModelConfig with_rope(ModelConfig config, const RopeOverrides& rope, const gpu::Backend& backend) {
-  require_head_dim(backend, config.widest_head());
+ModelConfig with_rope(ModelConfig config, const RopeOverrides& rope) {
   set_rope(config, rope);
   return config;
 }
@@ -100,7 +99,7 @@ gpu::ScratchShape scratch_shape(const ModelConfig& config, int T) {
 
 Model::Model(Checkpoint& checkpoint, gpu::Backend& backend, WeightForm form, const RopeOverrides& rope,
              ExpertPlace experts, bool head)
-    : config_(with_rope(checkpoint.config(), rope, backend)),
+    : config_(with_rope(checkpoint.config(), rope)),
       form_(form),
       backend_(&backend),
       placement_(first_placement(checkpoint, config_, backend, form, experts, head)),

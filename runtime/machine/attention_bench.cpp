@@ -187,7 +187,6 @@ class Run {
 
   // Fills store and tail.
   offload::Store fill(offload::Arena& arena) {
-    require_head_dim(backend_, bench_.head_dim);
     const Shape shape = shape_of(bench_);
     shape_.layers = 1;
     const offload::BlockLayout layout(shape_);

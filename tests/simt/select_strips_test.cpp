@@ -188,5 +188,16 @@ TEST_F(SelectOnASmallCard, TablesOfManyComponentsAreThoseOfFewerQueryHeadsOrRefu
                             {"512 components", "has 65536", "take a lower r"}));
 }
 
+TEST_F(SelectOnASmallCard, LogitsAreKeptWhereTablesOfStripsDoNotFit) {
+  cuda = make_cuda({.memory_bytes = std::uint64_t{1} << 30, .column_cache_bytes = gpu::column_cache_rest});
+  for (const int group : {1, 4}) {
+    expect_like_cpu(*cuda,
+                    {{.head_dim = 512, .block_tokens = 256, .stored = 1300, .tail = 9, .columns = ColumnFormat::int8},
+                     group,
+                     440,
+                     5});
+  }
+}
+
 }  // namespace
 }  // namespace hayloft::testing

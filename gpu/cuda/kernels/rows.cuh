@@ -12,10 +12,11 @@
 #include "gpu/cuda/memory/row_slots.h"
 
 // Decode's attention over rows, wherever they lie: in the store, over the link; in the tail; in a buffer that the copy
-// engine filled. A block of threads takes one piece of rows through shared memory, 32 rows at a time, all of whose
-// loads are under way before the first is used: at d = 128 that is 16 KiB per block, and a few blocks are enough to
-// cover the link's latency. Each row is fetched once for all query heads of its KV head. Integer rows cross the link as
-// they are stored and are turned into f16 in shared memory.
+// engine filled. A block of threads takes one piece of rows through shared memory, a tile of tile_rows() at a time, all
+// of whose loads are under way before the first is used: at d = 128 that is 16 KiB per block, and a few blocks are
+// enough to cover the link's latency. Each row is fetched once for row_heads() query heads of its KV head, which is all
+// of them in any model that there is. Integer rows cross the link as they are stored and are turned into f16 in shared
+// memory.
 namespace hayloft::gpu::cuda {
 
 inline constexpr int kRowWarps = 4;

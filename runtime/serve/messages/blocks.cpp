@@ -188,8 +188,9 @@ class Translator {
         std::string result = block.content ? text_of(Value(name + ".content", *block.content)) : std::string();
         if (block.error) result = "Error: " + result;
         const auto called = names_.find(block.id);
-        if (called == names_.end())
+        if (called == names_.end()) {
           openai::refuse(name + ".tool_use_id", "no tool_use of the turn before it has this id");
+        }
         open_.erase(block.id);
         messages.push_back(
             {{"role", "tool"}, {"tool_call_id", block.id}, {"name", called->second}, {"content", result}});

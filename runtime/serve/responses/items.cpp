@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 
 #include "runtime/serve/openai/messages.h"
@@ -128,15 +129,16 @@ void add_to_turn(const Item& item, Json& messages) {
   }
 }
 
-// The function of the call that a result is of: the last one with this id.
+// The function of the call that a result is of: of the last turn before the results.
 std::string called_name(const Json& messages, const std::string& id, const Value& item) {
-  for (auto message = messages.rbegin(); message != messages.rend(); ++message) {
-    if (!message->contains("tool_calls")) continue;
-    for (const Json& call : (*message)["tool_calls"]) {
+  const auto turn =
+      std::find_if(messages.rbegin(), messages.rend(), [](const Json& each) { return each["role"] != "tool"; });
+  if (turn != messages.rend() && turn->contains("tool_calls")) {
+    for (const Json& call : (*turn)["tool_calls"]) {
       if (call["id"] == id) return call["function"]["name"].get<std::string>();
     }
   }
-  openai::refuse(item.name() + ".call_id", "no function_call before it has this id");
+  openai::refuse(item.name() + ".call_id", "no function_call of the turn before it has this id");
 }
 
 void add_item(const Value& value, Json& messages) {

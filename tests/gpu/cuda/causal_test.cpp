@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/gpu/cuda/backends.h"
+#include "tests/support/parameter_name.h"
 
 // Prefill's attention on CUDA against the CPU backend.
 namespace hayloft::testing {
@@ -226,7 +227,7 @@ TEST_P(CausalSums, ManySmallWeightsAddUp) {
   EXPECT_TRUE(near(on_cuda(*cuda, cache, q, T, 1, {}), expected, 1e-6, 2 * 4096 * std::ldexp(1, -23)));
 }
 
-INSTANTIATE_TEST_SUITE_P(HeadDimensions, CausalSums, ::testing::Values(8, 512));
+INSTANTIATE_TEST_SUITE_P(HeadDimensions, CausalSums, ::testing::Values(8, 512), test::by_value);
 
 TEST_F(Causal, NaNsReachThoseWhoSeeThem) {
   const int T = 6, d = 64;

@@ -145,6 +145,17 @@ TEST_F(ToolRequest, CallsAndResultsBelongTogether) {
   EXPECT_EQ(refused_message(user + ", " + use + ", " + said(block("1") + ", " + block("2")) + ", " +
                             R"({"role": "assistant", "content": "b"}, )" + said(block("2"))),
             "messages[4].content[0].tool_use_id");
+
+  const auto called = [](const std::string& type, const std::string& rest) {
+    return R"({"type": ")" + type + R"(", "call_id": "1")" + rest + "}";
+  };
+  const std::string item = called("function_call", R"(, "name": "f", "arguments": "{}")");
+  const std::string output = called("function_call_output", R"(, "output": "r")");
+  const auto refused_item = [&](const std::string& items) {
+    return refused_field(response_request, R"({"input": [)" + items + "]}");
+  };
+  EXPECT_EQ(refused_item(user + ", " + item + ", " + output), "");
+  EXPECT_EQ(refused_item(user + ", " + item + ", " + output + ", " + user + ", " + output), "input[4].call_id");
 }
 
 TEST_F(ToolRequest, FieldsOfAMessageAreTexts) {

@@ -108,8 +108,8 @@ static __global__ __launch_bounds__(kRestThreads) void add_drawn_values(RestOutp
     const int c = thread + n * kRestThreads;
     const double gap = c < d ? static_cast<double>(added[n]) / rest - exact[n] : 0.0;
     const double of_length = static_cast<double>(y[c]) * y[c];
-    gaps = n == 0 ? gap * gap : gaps + gap * gap;
-    lengths = n == 0 ? of_length : lengths + of_length;
+    gaps += gap * gap;
+    lengths += of_length;
   }
   const double between = sqrt(block_sum_of(gaps, scratch));
   const double length = sqrt(block_sum_of(lengths, scratch));
@@ -172,8 +172,8 @@ static __global__ __launch_bounds__(kRestThreads) void add_mean_value(RestOutput
     if (c < d) to.out[h * d + c] = own;
     const double apart = static_cast<double>(exact) - value;
     const double of_gap = c < d ? apart * apart : 0.0, of_length = c < d ? static_cast<double>(own) * own : 0.0;
-    gaps = n == 0 ? of_gap : gaps + of_gap;
-    lengths = n == 0 ? of_length : lengths + of_length;
+    gaps += of_gap;
+    lengths += of_length;
   }
   const double gap = block_sum_of(gaps, scratch);
   const double length = sqrt(block_sum_of(lengths, scratch));

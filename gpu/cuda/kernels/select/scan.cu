@@ -16,12 +16,6 @@ int most_scanned(const Context& context, offload::ColumnFormat format) {
   return most;
 }
 
-void refuse_rank(const Context& context, int rank, unsigned bytes) {
-  refuse("ranking by ", rank, " components of a head takes ", bytes,
-         " bytes of shared memory, and a block of this GPU has ", context.block_shared_bytes,
-         ": take a lower r, or columns of another format");
-}
-
 void launch_scan(const Context& context, offload::ColumnFormat format, const ColumnSource& source,
                  const ColumnScan& scan, int heads, cudaStream_t stream) {
   if (source.cached.blocks) return launch_cached_scan(context, format, source, scan, heads, stream);

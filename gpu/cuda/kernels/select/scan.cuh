@@ -20,12 +20,11 @@ void launch_scan(const Context& context, const ColumnSource& source, const Colum
   const auto launch_as = [&](const char* name, auto kernel, unsigned shared, std::int64_t tile) {
     const unsigned all = shared + (planes ? kPlaneStaticBytes : 0);
     if (all > static_cast<unsigned>(context.block_shared_bytes)) {
-      if constexpr (G > 1) {  // fewer query heads a block, but for strips that bound the sum over a group
-        if (scan.strip_max == nullptr || !scan.strip_sums) {
-          return launch_scan<format, Cached, G / 2>(context, source, scan, heads, stream);
-        }
-      }
-      refuse_rank(context, scan.rank, all);
+      // Fewer query heads a block, which strips that bound the sum over a group do not come to: strips_fit().
+      if constexpr (G > 1) return launch_scan<format, Cached, G / 2>(context, source, scan, heads, stream);
+      refuse("ranking by ", scan.rank, " components of a head takes ", all,
+             " bytes of shared memory, and a block of this GPU has ", context.block_shared_bytes,
+             ": take a lower r, or columns of another format");
     }
     if (all > 48 * 1024) allow_shared(name, kernel, all);
     const std::int64_t tiles = (scan.end - scan.begin + tile - 1) / tile;

@@ -36,8 +36,9 @@ struct ColumnScan {
 
 // Returns how many components of columns of a format one block scores at most by the tables that it has of them.
 int most_scanned(const Context& context, offload::ColumnFormat format);
-// Throws Error: of so many, a block would need so many bytes of shared memory.
-[[noreturn]] void refuse_rank(const Context& context, int rank, unsigned bytes);
+// Returns whether a block has the shared memory for strips of columns of a format: for bounds of them, and for a second
+// look at those that are listed.
+bool strips_fit(const Context& context, offload::ColumnFormat format, int rank, int group);
 
 // Queues the scan of so many KV heads, those from scan.head on. With source.cached some runs come from the device, in
 // blocks of kChunkTokens or more.

@@ -252,7 +252,9 @@ class SparqSelector {
   // Decides, here alone, whether the scan is to keep bounds of strips in place of logits where the device has the
   // columns. A rest that is estimated takes the masses of all positions: it asks for their scores, which are logits.
   bool wants_strips() const {
-    return !args_.scores && cuda_wants_strips(args_.limit, args_.k, group_, cache_.store.layout->columns);
+    const offload::ColumnFormat columns = cache_.store.layout->columns;
+    return !args_.scores && cuda_wants_strips(args_.limit, args_.k, group_, columns) &&
+           strips_fit(context_, columns, count_.columns, group_);
   }
 
   // Logits and partial softmaxes of KV heads [first, first + heads).

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -59,7 +60,7 @@ TEST(KthLargest, AgreesWithSorting) {
     for (float& v : values) v = static_cast<float>(engine() % 500);
     std::vector<float> sorted = values;
     std::sort(sorted.begin(), sorted.end(), std::greater<>());
-    for (const std::size_t k : {std::size_t{1}, n / 100 + 1, n / 3 + 1, n}) {
+    for (const std::size_t k : {std::size_t{1}, n / 100 + 1, n / 20 + 1, n / 10 + 1, n / 5 + 1, n / 3 + 1, n}) {
       EXPECT_EQ(kth_largest(values, static_cast<std::int64_t>(k)), sorted[k - 1]) << n << " values, k " << k;
     }
     EXPECT_EQ(kth_largest(values, static_cast<std::int64_t>(n) + 1), -infinity);
@@ -72,6 +73,13 @@ TEST(KthLargest, DoesNotCountNaN) {
   values[500] = 2;
   EXPECT_EQ(kth_largest(values, 2), 2);
   EXPECT_EQ(kth_largest(values, 3), -infinity);
+  for (std::size_t i = 0; i < values.size(); i += 3) values[i] = i < 500 ? -infinity : static_cast<float>(i / 2 * 2);
+  for (const std::int64_t k : {100, 110, 167}) {  // by maxima of four, of four, and of two
+    std::vector<float> sorted;
+    std::copy_if(values.begin(), values.end(), std::back_inserter(sorted), [](float v) { return !std::isnan(v); });
+    std::sort(sorted.begin(), sorted.end(), std::greater<>());
+    EXPECT_EQ(kth_largest(values, k), sorted[static_cast<std::size_t>(k - 1)]) << k;
+  }
 }
 
 }  // namespace
