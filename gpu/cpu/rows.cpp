@@ -26,7 +26,7 @@ constexpr int kMaxQueries = 64;  // query heads a tile's score buffer has room f
 // two tiles fill the first.
 class RowPrefetch {
  public:
-  // Of each row, elements [first, last) are read.
+  // Elements [first, last) of each row are read.
   RowPrefetch(const f16* const* rows, std::int64_t n, int first, int last)
       : row_(rows),
         stop_(rows),

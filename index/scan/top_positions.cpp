@@ -43,7 +43,7 @@ TopPositions::TopPositions(int k, int heads, float least)
     : k_(static_cast<std::size_t>(k)), heads_(heads), least_(least) {}
 
 void TopPositions::offer(std::int64_t begin, int n, const float* scores, const float* logits, int stride) {
-  // Of many at once the k-th sorts out nearly all, where a bound from maxima of quantisation groups knew little.
+  // The k-th of many sorts out nearly all, where a bound from maxima of quantisation groups knew little.
   if (k_ > 0 && static_cast<std::size_t>(n) >= 4 * k_) {
     least_ = std::max(least_, kth_largest({scores, static_cast<std::size_t>(n)}, static_cast<std::int64_t>(k_)));
   }

@@ -94,7 +94,7 @@ PlannedPrefill plan_strategy(const PlanRequest& request, const PrefillOptions& p
   const auto S = static_cast<double>(request.tokens);
   const double tile = static_cast<double>(block_rows) / config.group_size();
   const double global = attending_layers(config) * (global_keys(prefill, S, tile) + scored_keys(request, prefill, S));
-  // Of keys, of all query heads each. Kernels of wide heads compute their scores twice (docs/internals/cuda.md).
+  // Counts those of keys, of all query heads each. Kernels of wide heads compute scores twice (docs/internals/cuda.md).
   double components = global * config.head_dim * (request.device_budget > 0 && config.head_dim > 256 ? 1.5 : 1.0);
   for (int layer = 0; layer + 1 < config.layers; ++layer) {
     const std::int64_t window = config.sliding_window[static_cast<std::size_t>(layer)];

@@ -21,13 +21,13 @@
 #include "index/scan/columns/plane_weights.h"
 #include "index/scan/sparq_query.h"
 
-// SparQ's step 1 and its selection. Device memory that it reads and writes, beside the r columns that come over the
-// link: the scan writes Hq f32 per position while it waits for the link; then one pass reads those and writes Hkv keys,
-// and the passes of the selection read the keys of the chunks that matter, at most all of them four times. At 1M
-// tokens, Hq = 32, Hkv = 8, k = 1024: 128 MiB read and 32 MiB written by the first, 32 MiB read by the others together
-// (a fourth of the chunks, four times), 8 MiB of partial softmaxes and tallies: 200 MiB, 0.7 ms at 300 GB/s, where the
-// r = 16 f16 columns are 256 MiB, 10.7 ms at 25 GB/s. The link hides none of that where the device has the columns: the
-// scan then keeps bounds of strips (strips.h).
+// SparQ's step 1 and its selection. Beside the r columns that come over the link it reads and writes device memory: the
+// scan writes Hq f32 per position while it waits for the link; then one pass reads those and writes Hkv keys, and those
+// of the selection read the keys of the chunks that matter, up to four times. At 1M tokens, Hq = 32, Hkv = 8, k = 1024:
+// 128 MiB read and 32 MiB written by the first, 32 MiB read by the others (a fourth of the chunks, four times), 8 MiB
+// of partial softmaxes and tallies: 200 MiB, 0.7 ms at 300 GB/s, where the r = 16 f16 columns are 256 MiB, 10.7 ms at
+// 25 GB/s. The link hides none of that where the device has the columns: the scan then keeps bounds of strips
+// (strips.h).
 namespace hayloft::gpu::cuda {
 namespace {
 
@@ -35,7 +35,6 @@ static_assert(kChunkKeys == kChunkTokens);
 
 // Bounds the memory of logits and keys, (g + 1) * 4 bytes per position and KV head: as many KV heads at a time as fit,
 // one at least. All 8 of a Llama-3-8B up to 1.6M tokens, 3 at a time at 4M; less where the budget is small.
-constexpr std::uint64_t kBatchBytes = cuda_selection_bytes;
 constexpr std::uint64_t kBatchesPerBudget = 64;
 
 // With Link::both, tokens read in place for each token copied.
@@ -134,9 +133,8 @@ class SparqSelector {
     scan_.stride = stride();
     scan_.partials = {partials_, partials_ + heads_at_once_ * group_ * partial_stride(), partial_stride()};
     stretches_ = stretches_of(context.tables.runs(cache.store), cache.store);
-    const auto direct = [](const Stretch& stretch) { return stretch.in_place; };
-    const bool staged = !std::all_of(stretches_.begin(), stretches_.end(), direct);
-    if (std::any_of(stretches_.begin(), stretches_.end(), direct)) {
+    const bool staged = !std::ranges::all_of(stretches_, &Stretch::in_place);
+    if (std::ranges::any_of(stretches_, &Stretch::in_place)) {
       link_ = link_over(context, cache.store, count_);
       if (link_ != Link::copy) source_ = in_place(context.tables.find(cache.store, stream));
     }
@@ -243,18 +241,18 @@ class SparqSelector {
   int heads_that_fit() const {
     const std::int64_t numbers = stride() * (group_ + 1) + strips_of(stride()) * (group_ + 3);  // StripBounds' too
     const std::uint64_t each = static_cast<std::uint64_t>(numbers) * sizeof(float);
-    const std::uint64_t most = std::min(kBatchBytes, context_.arena.budget_bytes() / kBatchesPerBudget);
+    const std::uint64_t most = std::min(cuda_selection_bytes, context_.arena.budget_bytes() / kBatchesPerBudget);
     return static_cast<int>(std::clamp<std::uint64_t>(most / each, 1, static_cast<unsigned>(cache_.kv_heads)));
   }
 
   bool ranks_by_logits() const { return group_ == 1 || args_.rule == index::GroupRule::logits; }
 
-  // Decides, here alone, whether the scan is to keep bounds of strips in place of logits where the device has the
-  // columns. A rest that is estimated takes the masses of all positions: it asks for their scores, which are logits.
+  // Decides, here alone, whether the scan keeps bounds of strips in place of logits where the device has the columns. A
+  // rest that is estimated asks for the scores of all positions, which are logits.
   bool wants_strips() const {
-    const offload::ColumnFormat columns = cache_.store.layout->columns;
-    return !args_.scores && cuda_wants_strips(args_.limit, args_.k, group_, columns) &&
-           strips_fit(context_, columns, count_.columns, group_);
+    const offload::ColumnFormat of = cache_.store.layout->columns;
+    return !args_.scores && cuda_wants_strips(args_.limit, args_.k, group_, of) &&
+           strips_fit(context_, of, count_.columns, group_);
   }
 
   // Logits and partial softmaxes of KV heads [first, first + heads).
