@@ -4,9 +4,13 @@
 #include <optional>
 #include <random>
 
+#include "offload/snapshot/writer.h"
+#include "runtime/cache/cache_size.h"
+#include "runtime/context/ingest.h"
 #include "runtime/decode/session.h"
 #include "tests/gpu/cuda/backends.h"
 #include "tests/support/parameter_name.h"
+#include "tests/support/temporary_folder.h"
 
 // Whole models, read and continued on both backends.
 namespace hayloft::testing {
@@ -54,7 +58,6 @@ class ModelOnCuda : public CudaTest, public ::testing::WithParamInterface<Tested
   void SetUp() override {
     CudaTest::SetUp();
     if (IsSkipped()) return;
-    runtime::SessionOptions options;
     options.cache.block_tokens = 16;
     options.cache.window = 8;
     options.cache.columns = GetParam().columns;
@@ -78,6 +81,10 @@ class ModelOnCuda : public CudaTest, public ::testing::WithParamInterface<Tested
   void expect_same_steps(std::initializer_list<const char*> methods) {
     // The last steps spill a block; behind it are both store and tail.
     for (const std::int32_t token : random_tokens(43, 5)) step(token);
+    expect_same_step(methods);
+  }
+
+  void expect_same_step(std::initializer_list<const char*> methods) {
     for (const char* text : methods) {
       SCOPED_TRACE(text);
       // In forks: whatever a method leaves out stays out of what the next one finds.
@@ -96,6 +103,7 @@ class ModelOnCuda : public CudaTest, public ::testing::WithParamInterface<Tested
     return most;
   }
 
+  runtime::SessionOptions options;
   std::optional<Side> on_cpu;
   std::optional<Side> on_cuda;
 };
@@ -141,6 +149,26 @@ TEST_P(ModelOnCudaByRows, DecodesByEveryMethodAsTheCpuDoes) {
   // k = 15 and 16 of sparq hang on one key of llama's in 8 bits, which sums by 4 and 8 lanes round to another level.
   expect_same_steps({"dense", "sparq:r=4:k=17", "topk:k=16", "topk:k=16:select=kv-head", "window:k=20", "topk:k=100%",
                      "flexgen:k=16", "oracle:k=16:select=query-head", "lowrank:r=4:k=16", "pages:page=16:k=20"});
+}
+
+using ModelOnCudaBySavedRows = ModelOnCuda;
+
+// Both open what the CPU saved, so that neither has a key or a value a level from the other's.
+TEST_P(ModelOnCudaBySavedRows, DecodesByEveryMethodAsTheCpuDoes) {
+  const auto tokens = random_tokens(43, 5);
+  for (const std::int32_t token : tokens) on_cpu->session.step(token);
+  const test::TemporaryFolder folder;
+  const std::filesystem::path path = folder / "context.hay";
+  const auto shape = runtime::store_shape(on_cpu->model.config(), options.cache);
+  auto writer =
+      offload::SnapshotWriter::create(path, {{{1, 2, 3}, GetParam().model}, shape, on_cpu->model.config().layers, ""});
+  runtime::save_checkpoint(writer, on_cpu->session, tokens, {}, true);
+  writer.finish(path);
+  const offload::Snapshot snapshot = offload::Snapshot::open(path);
+  for (Side* side : {&*on_cpu, &*on_cuda}) side->session = Session(side->model, side->arena, options, snapshot);
+  expect_same_step({"dense", "sparq:r=4:k=15", "sparq:r=4:k=16", "topk:k=16", "topk:k=16:select=kv-head", "window:k=20",
+                    "topk:k=100%", "flexgen:k=16", "oracle:k=16:select=query-head", "lowrank:r=4:k=16",
+                    "pages:page=16:k=20"});
 }
 
 using ModelOnCudaByRowsAndColumns = ModelOnCuda;
@@ -278,6 +306,12 @@ INSTANTIATE_TEST_SUITE_P(Formats, ModelOnCudaByRows,
                          ::testing::Values(Tested{"llama", offload::ColumnFormat::f16, offload::RowFormat::int8},
                                            Tested{"llama", offload::ColumnFormat::f16, offload::RowFormat::int4},
                                            Tested{"gemma3", offload::ColumnFormat::f16, offload::RowFormat::int8}),
+                         test::by_value);
+INSTANTIATE_TEST_SUITE_P(Formats, ModelOnCudaBySavedRows,
+                         ::testing::Values(Tested{"llama", offload::ColumnFormat::f16, offload::RowFormat::int8},
+                                           Tested{"gemma4", offload::ColumnFormat::f16, offload::RowFormat::int8},
+                                           Tested{"gemma4", offload::ColumnFormat::f16, offload::RowFormat::int4},
+                                           Tested{"gemma4-moe", offload::ColumnFormat::f16, offload::RowFormat::int8}),
                          test::by_value);
 INSTANTIATE_TEST_SUITE_P(Formats, ModelOnCudaByRowsAndColumns,
                          ::testing::Values(Tested{"llama", offload::ColumnFormat::f16, offload::RowFormat::int8},
