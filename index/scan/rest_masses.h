@@ -22,7 +22,7 @@ struct LogitLine {
 // Values of positions near one another are alike, and masses by lines follow them: the error that a step predicts of
 // its output counts the variance of their mean, of what is drawn by lines and of what the mean value stands for, so
 // many times, and a draw's share by the line so. Fitted over every step of two models (docs/methods.md, "The rest").
-// Where scores are exact a draw's variance is all of its error.
+// A draw's variance is all of its error where scores are exact.
 inline constexpr double alike_values = 4;
 inline constexpr double share_by_line = 0.35;
 

@@ -109,11 +109,11 @@ def equal(args):
         lines = []
         for name, of in sizes.items():
             if name.startswith(("dense", "topk")):
-                told = [f"{agreement(of[0])}, every bit"] + [""] * (len(BITS) - 1)
+                told = [f"{agreement(of[0])}, every bit"] + [""] * (len(args.bits) - 1)
             else:
-                told = [""] * (len(BITS) - len(of)) + [f"{agreement(rows)}, {setting(rows[0])}" for rows in of]
+                told = [""] * (len(args.bits) - len(of)) + [f"{agreement(rows)}, {setting(rows[0])}" for rows in of]
             lines.append((name, *told))
-        print_table(("method", *(f"{bits} bits" for bits in BITS)), lines, right=range(1, 9))
+        print_table(("method", *(f"{bits} bits" for bits in args.bits)), lines, right=range(1, 9))
 
 
 def counts(args):
@@ -170,6 +170,9 @@ def add_arguments(parser):
         shows = commands.add_parser(name)
         shows.add_argument("files", nargs="+", metavar="ROWS.jsonl")
         shows.set_defaults(call=call)
+        if call is equal:
+            shows.add_argument("--bits", type=lambda text: text.split(","), default=BITS,
+                               help="the --equal-bytes of the rows [16,32,64,128]")
 
 
 def run(args):
