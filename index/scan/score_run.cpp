@@ -24,18 +24,54 @@ namespace HWY_NAMESPACE {
 // Vectors of tokens that share one broadcast weight: as many as the registers hold.
 constexpr int unroll = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
 
+// True where what is due is asked for line by line between the multiplications. Columns of fewer bytes than f16 seldom
+// owe anything, and then it is asked for at once.
+template <ColumnFormat format>
+constexpr bool asks_between() {
+  return !is_scaled(format);
+}
+
+// Query heads whose sums over a quantisation group fit the registers: then a pass has more columns, and sums are loaded
+// and stored less often. Keys with a scale take more time and registers to make than that saves.
+constexpr int heads_in_registers = lane_count * unroll == quant_group_tokens ? 4 : 0;
+
+// One pass over a run.
+struct RunPass {
+  const HeadQuery& query;
+  const std::byte* columns[most_columns_per_pass];
+  const std::byte* scales[most_columns_per_pass];
+  int count;             // columns
+  bool first;            // starts the sums
+  const float* weights;  // of the first column, [heads][query.weight_stride]
+  int tokens;
+  float* scores;
+  std::ptrdiff_t stride;
+  const TileNotes* notes;  // null before the last pass
+  Lookahead& lookahead;
+  int column_credit;
+  int note_credit;
+};
+
 // Adds `count` columns to the scores of every query head, for `vectors` vectors of tokens from t on. The first pass
-// starts the sums.
+// starts the sums. Meanwhile asks for a part of what is due.
 template <ColumnFormat format, int count, int vectors, bool first>
 HWY_INLINE void add_columns(const Keys<format>* columns, int t, const float* HWY_RESTRICT weights, int weight_stride,
-                            int heads, float* HWY_RESTRICT scores, std::ptrdiff_t stride) {
+                            int heads, float* HWY_RESTRICT scores, std::ptrdiff_t stride, Lookahead::Due due) {
+  constexpr bool asks = asks_between<format>();
+  constexpr bool by_head = vectors * lane_count == quant_group_tokens;
   const D d;
   Vec x[count][vectors];
   for (int c = 0; c < count; ++c) {
     for (int v = 0; v < vectors; ++v) x[c][v] = columns[c].at(t + v * lane_count);
   }
+  if constexpr (asks && by_head) {
+    for (int c = heads; c < columns_per_pass; ++c) due.ask(c);
+  } else if (asks && t % 16 == 0) {
+    due.ask(t / 16);
+  }
   scores += t;
   for (int h = 0; h < heads; ++h, weights += weight_stride, scores += stride) {
+    if constexpr (asks && by_head) due.ask(h % columns_per_pass);
     Vec sum[vectors];
     const Vec w0 = hn::Set(d, weights[0]);
     for (int v = 0; v < vectors; ++v) {
@@ -49,44 +85,89 @@ HWY_INLINE void add_columns(const Keys<format>* columns, int t, const float* HWY
   }
 }
 
-// One pass over a run.
-struct RunPass {
-  const HeadQuery& query;
-  const std::byte* columns[columns_per_pass];
-  const std::byte* scales[columns_per_pass];
-  const float* weights;  // of the first column, [heads][query.weight_stride]
-  int tokens;
-  float* scores;
-  std::ptrdiff_t stride;
-  const TileNotes* notes;  // null before the last pass
-  Lookahead& lookahead;
-  int pass_credit;
-  int note_credit;
-};
-
 template <ColumnFormat format, int count, bool first>
-HWY_NOINLINE void run_pass(const RunPass& shared) {
+HWY_INLINE void add_few(const RunPass& pass, int t, Lookahead::Due due) {
+  Keys<format> columns[count];
+  for (int c = 0; c < count; ++c) {
+    columns[c].open(pass.columns[c] + column_bytes(format, t), pass.scales[c], t / quant_group_tokens);
+  }
+  const int stride = pass.query.weight_stride, heads = pass.query.heads;
+  float* const scores = pass.scores + t;
+  if (pass.tokens - t >= quant_group_tokens) {
+    for (int u = 0; u < quant_group_tokens; u += unroll * lane_count) {
+      add_columns<format, count, unroll, first>(columns, u, pass.weights, stride, heads, scores, pass.stride, due);
+    }
+  } else {
+    const int end = (pass.tokens - t + 15) / 16 * 16;
+    for (int u = 0; u < end; u += lane_count) {
+      add_columns<format, count, 1, first>(columns, u, pass.weights, stride, heads, scores, pass.stride, due);
+    }
+  }
+}
+
+// Adds all columns of a pass to the scores of `heads` query heads over a quantisation group. The sums stay in
+// registers, for which g++ has to be told to unroll.
+template <ColumnFormat format, int heads>
+HWY_NOINLINE void add_many(const RunPass& pass, int t, Lookahead::Due due) {
+  constexpr int vectors = unroll;
+  const D d;
+  const std::ptrdiff_t weight_stride = pass.query.weight_stride;
+  const std::ptrdiff_t begin = column_bytes(format, t);
+  const float* const weights = pass.weights;
+  float* const scores = pass.scores + t;
+  const int count = pass.count;
+  Vec sum[heads][vectors];
+  const auto load = [&](int c, Vec* x) HWY_ATTR {
+    Keys<format> column;
+    column.open(pass.columns[c] + begin, pass.scales[c], t / quant_group_tokens);
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) x[v] = column.at(v * lane_count);
+    due.ask(c);
+  };
+  int c = 0;
+  if (pass.first) {
+    Vec x[vectors];
+    load(c++, x);
+#pragma GCC unroll 4
+    for (int h = 0; h < heads; ++h) {
+      const Vec w = hn::Set(d, weights[h * weight_stride]);
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; ++v) sum[h][v] = hn::Mul(x[v], w);
+    }
+  } else {
+#pragma GCC unroll 4
+    for (int h = 0; h < heads; ++h) {
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; ++v) sum[h][v] = hn::Load(d, scores + h * pass.stride + v * lane_count);
+    }
+  }
+  for (; c < count; ++c) {
+    Vec x[vectors];
+    load(c, x);
+#pragma GCC unroll 4
+    for (int h = 0; h < heads; ++h) {
+      const Vec w = hn::Set(d, weights[h * weight_stride + c]);
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; ++v) sum[h][v] = hn::MulAdd(x[v], w, sum[h][v]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int h = 0; h < heads; ++h) {
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) hn::Store(sum[h][v], d, scores + h * pass.stride + v * lane_count);
+  }
+}
+
+template <bool asks, class Add>
+HWY_INLINE void run_pass(const RunPass& shared, const Add& add) {
   const RunPass pass = shared;  // a copy that no store can change
-  const int stride = pass.query.weight_stride;
   const int heads = pass.query.heads;
   for (int t = 0; t < pass.tokens; t += quant_group_tokens) {
-    pass.lookahead.advance(pass.pass_credit);
-    Keys<format> columns[count];
-    for (int c = 0; c < count; ++c) {
-      columns[c].open(pass.columns[c] + column_bytes(format, t), pass.scales[c], t / quant_group_tokens);
-    }
-    float* scores = pass.scores + t;
-    if (pass.tokens - t >= quant_group_tokens) {
-      for (int u = 0; u < quant_group_tokens; u += unroll * lane_count) {
-        add_columns<format, count, unroll, first>(columns, u, pass.weights, stride, heads, scores, pass.stride);
-      }
-    } else {
-      const int end = (pass.tokens - t + 15) / 16 * 16;
-      for (int u = 0; u < end; u += lane_count) {
-        add_columns<format, count, 1, first>(columns, u, pass.weights, stride, heads, scores, pass.stride);
-      }
-    }
+    const int credit = pass.count * pass.column_credit;
+    if (!asks) pass.lookahead.advance(credit);
+    add(pass, t, asks ? pass.lookahead.due(credit) : Lookahead::Due());
     if (pass.notes == nullptr) continue;
+    float* const scores = pass.scores + t;
     for (int h = 0; h < heads && pass.tokens - t < quant_group_tokens; ++h) {
       std::fill(scores + h * pass.stride + (pass.tokens - t), scores + h * pass.stride + quant_group_tokens, -infinity);
     }
@@ -95,47 +176,70 @@ HWY_NOINLINE void run_pass(const RunPass& shared) {
   }
 }
 
+template <ColumnFormat format, int count, bool first>
+HWY_NOINLINE void run_few(const RunPass& pass) {
+  run_pass<asks_between<format>()>(
+      pass, [](const RunPass& p, int t, Lookahead::Due due) HWY_ATTR { add_few<format, count, first>(p, t, due); });
+}
+
 template <ColumnFormat format, bool first>
-HWY_INLINE void run_pass(int count, const RunPass& pass) {
-  switch (count) {
+HWY_INLINE void run_few_columns(const RunPass& pass) {
+  switch (pass.count) {
     case 1:
-      return run_pass<format, 1, first>(pass);
+      return run_few<format, 1, first>(pass);
     case 2:
-      return run_pass<format, 2, first>(pass);
+      return run_few<format, 2, first>(pass);
     case 3:
-      return run_pass<format, 3, first>(pass);
+      return run_few<format, 3, first>(pass);
     default:
-      return run_pass<format, 4, first>(pass);
+      return run_few<format, 4, first>(pass);
   }
+}
+
+template <ColumnFormat format>
+HWY_NOINLINE void run_many(const RunPass& pass) {
+  constexpr decltype(&add_many<format, 1>) adds[] = {add_many<format, 1>, add_many<format, 2>, add_many<format, 3>,
+                                                     add_many<format, 4>};
+  run_pass<true>(pass, adds[pass.query.heads - 1]);
 }
 
 template <ColumnFormat format>
 void score_format(const HeadQuery& query, const TokenRun& run, const TokenRun& next, int tokens, float* scores,
                   int stride, const TileNotes* notes) {
-  // The lookahead keeps the pace of the computation: what a pass over a quantisation group costs, and what its notes
-  // do, in instructions, decides how much is asked for meanwhile. So when the last notes are taken it is a share of a
-  // run ahead of the reads to come, and some passes more.
-  const int passes = (query.rank + columns_per_pass - 1) / columns_per_pass;
-  const int pass_cost = 16 * query.heads + Keys<format>::load_cost;
+  constexpr bool can_many = heads_in_registers > 0 && !is_scaled(format);
+  // Of more columns a scan waits for memory, which likes few of them at a time.
+  const bool many = can_many && query.heads <= heads_in_registers && query.rank <= 2 * most_columns_per_pass &&
+                    tokens % quant_group_tokens == 0;
+  const int most = many ? most_columns_per_pass : columns_per_pass;
+  const int passes = (query.rank + most - 1) / most;
+  const int per_pass = (query.rank + passes - 1) / passes;
+  // The lookahead keeps the pace of the computation: what a column of a quantisation group costs, and what the notes
+  // of the group do, in instructions, decides how much is asked for meanwhile. Before the last pass, which takes the
+  // notes, less is asked for than is read.
+  const int column_cost = 4 * query.heads + Keys<format>::load_cost / 4;
   const int note_cost = notes == nullptr ? 0 : (notes->references == nullptr ? 12 : 76) * query.heads;
-  const int pass_credit = 256 * passes * pass_cost / (passes * pass_cost + note_cost);
-  const int note_credit = 256 * passes - passes * pass_credit;
-  const int lead = std::min(passes, (note_credit + 255) / 256 + 1);
-  Lookahead lookahead(query, run, next, tokens, lead);
+  const int column_credit = 256 * query.rank * column_cost / (query.rank * column_cost + note_cost);
+  const int note_credit = query.rank * (256 - column_credit);
+  const int behind = tokens / quant_group_tokens * (passes - 1) * (256 - column_credit) / 256;
+  Lookahead lookahead(query, run, next, tokens, per_pass, behind + least_lead);
 
-  RunPass pass{query, {}, {}, query.weights, tokens, scores, stride, nullptr, lookahead, pass_credit, note_credit};
-  for (int j = 0; j < query.rank; j += columns_per_pass) {
-    const int count = std::min(columns_per_pass, query.rank - j);
-    for (int c = 0; c < count; ++c) {
+  RunPass pass{query,  {},     {},      0,         true,          query.weights, tokens,
+               scores, stride, nullptr, lookahead, column_credit, note_credit};
+  for (int j = 0; j < query.rank; j += per_pass) {
+    pass.count = std::min(per_pass, query.rank - j);
+    for (int c = 0; c < pass.count; ++c) {
       pass.columns[c] = run.columns + query.offsets[j + c];
       if constexpr (is_scaled(format)) pass.scales[c] = run.scales + query.scale_offsets[j + c];
     }
+    pass.first = j == 0;
     pass.weights = query.weights + j;
-    pass.notes = j + count == query.rank ? notes : nullptr;
-    if (j == 0) {
-      run_pass<format, true>(count, pass);
+    pass.notes = j + pass.count == query.rank ? notes : nullptr;
+    if (many) {
+      if constexpr (can_many) run_many<format>(pass);
+    } else if (pass.first) {
+      run_few_columns<format, true>(pass);
     } else {
-      run_pass<format, false>(count, pass);
+      run_few_columns<format, false>(pass);
     }
   }
 }
