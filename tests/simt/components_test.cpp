@@ -41,7 +41,7 @@ class ComponentsTest : public StreamTest {
     auto* const components = on_device<std::int32_t>(all);
     auto* const planes = on_device<std::int32_t>(all);
     auto* const weights = on_device<float>(all * heads);
-    gpu::cuda::choose_components(upload(q), kv_heads, group, head_dim, choice, components, planes, weights, stream);
+    gpu::cuda::choose_components(upload(q), kv_heads, group, head_dim, choice, {}, components, planes, weights, stream);
     const std::vector<std::int32_t> chosen = to_host(components, all);
     const std::vector<std::int32_t> read = to_host(planes, all);
     const std::vector<float> weighted = to_host(weights, all * heads);

@@ -113,6 +113,9 @@ class Decode {
   void launch_rows(const AttendRows& args) const;
   void merge(float* out) const;
 
+  DenseRows dense_tail() const {
+    return {cache_.tail.rows, cache_.tail.capacity, cache_.tail.first, cache_.tail.position};
+  }
   std::int64_t tiles_of(std::int64_t rows) const { return (rows + tile_rows_ - 1) / tile_rows_; }
   int wanted_blocks() const { return std::max(1, context_.multiprocessors) * kBlocksPerMultiprocessor; }
 
@@ -132,6 +135,7 @@ class Decode {
   RowPart listed_;                                      // its slots are the last
   AttendRows chunks_;                                   // of what is streamed
   std::optional<Scratch<float>> weighted_, max_, sum_;  // of base_.states
+  std::optional<Scratch<float>> tail_sums_;             // of base_.values
 };
 
 // Makes room for the states of all that is attended to, in memory of the device, and attends to what lies in place.
@@ -149,12 +153,18 @@ void Decode::start(const RowStream* rows) {
   states.max = *max_;
   states.sum = *sum_;
   chunks_ = of_part(streamed, direct);
-  if (direct > 0) attend_direct();
+  const int parts = what_.alpha ? static_cast<int>(blocks_for(cache_.tail.tokens, kMeanRows)) : 0;
+  if (parts > 0) {
+    tail_sums_.emplace(context_, std::int64_t{cache_.kv_heads} * cache_.head_dim * parts, stream_);
+    base_.values = {dense_tail(), cache_.tail.tokens, *tail_sums_, parts};
+  }
+  if (direct + parts > 0) attend_direct();
 }
 
 AttendRows Decode::of_part(const RowPart& part, int first_slot) const {
   AttendRows args = base_;
   args.cached = {};
+  args.values = {};
   args.first_slot = first_slot;
   for (RowPart& unused : args.parts) unused = {};
   args.parts[0] = part;
@@ -279,7 +289,7 @@ void Decode::sort_rows() {
 
 void Decode::add_direct(RowPart part) {
   part.stored = cache_.store.tokens;
-  part.dense = {cache_.tail.rows, cache_.tail.capacity, cache_.tail.first, cache_.tail.position};
+  part.dense = dense_tail();
   base_.parts[parts_++] = part;
 }
 
@@ -304,7 +314,7 @@ RowPart Decode::chunk_part(const RowStream* rows, int lists, std::int64_t most_r
 void Decode::launch_rows(const AttendRows& args) const {
   const int most_heads = row_heads(strips_of(args.head_dim));
   int heads = 1;
-  unsigned blocks = 0;
+  unsigned blocks = static_cast<unsigned>(args.values.parts);
   bool integers = false;  // whether any rows are
   for (const RowPart& part : args.parts) {
     if (part.pieces > 0 && part.lists == 1) heads = std::min(args.group, most_heads);
@@ -323,23 +333,13 @@ void Decode::launch_rows(const AttendRows& args) const {
 void Decode::merge(float* out) const {
   const Stage stage(context_.stages, "merge", stream_);
   const int d = cache_.head_dim;
-  const int parts = what_.alpha ? static_cast<int>(blocks_for(cache_.tail.tokens, kMeanRows)) : 0;
-  const std::int64_t head_values = static_cast<std::int64_t>(cache_.kv_heads) * d;
-  const Scratch<float> tail(context_, head_values * parts, stream_);
   MeanValue mean;
   mean.group = base_.group;
   if (what_.alpha) {
     mean.alpha = what_.alpha;
     mean.tokens = static_cast<float>(cache_.store.tokens + cache_.tail.tokens);
-    mean.tail = tail;
-    mean.tail_parts = parts;
-    const DenseRows rows{cache_.tail.rows, cache_.tail.capacity, cache_.tail.first, cache_.tail.position};
-    const dim3 grid(static_cast<unsigned>(parts), static_cast<unsigned>(cache_.kv_heads));
-    const auto sum = [&](auto most) {
-      launch("sum_values", sum_values<decltype(most)::value>, {grid, dim3(decltype(most)::value / 2)}, stream_, rows,
-             cache_.tail.tokens, d, tail.data());
-    };
-    with_most_components(d, sum);
+    mean.tail = base_.values.sums;
+    mean.tail_parts = base_.values.parts;
     if (stored_) mean.stored = base_.store.value_sum;
   }
   with_most_components(d, [&](auto most) {

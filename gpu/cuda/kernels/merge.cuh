@@ -14,8 +14,6 @@ namespace hayloft::gpu::cuda {
 inline constexpr int kMergeWarps = 8;
 inline constexpr int kMergeThreads = kMergeWarps * kWarp;
 inline constexpr int kMergeAhead = 4;  // slots whose loads are under way together
-inline constexpr int kMeanRows = 64;   // rows per partial sum of values
-inline constexpr int kMeanAhead = 16;  // of them whose loads are under way together
 
 // The mean of V over every token, SparQ's mean value, in the pieces it is kept in.
 struct MeanValue {
@@ -26,32 +24,6 @@ struct MeanValue {
   float tokens = 0;  // in store and tail
   int group = 1;
 };
-
-// grid (parts, Hkv), a thread per pair of up to `most` components. sums f32 [Hkv][parts][d].
-template <int most>
-static __global__ void __launch_bounds__(most / 2)
-    sum_values(const DenseRows tail, std::int64_t tokens, int d, float* sums) {
-  const int pair = static_cast<int>(threadIdx.x);
-  if (pair >= d / 2) return;
-  const int head = static_cast<int>(blockIdx.y);
-  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * kMeanRows;
-  const int n = tokens - begin < kMeanRows ? static_cast<int>(tokens - begin) : kMeanRows;
-  const f16* row = tail.row(head, tail.position + begin, d) + d;
-  float2 sum{0.0f, 0.0f};
-  for (int i = 0; i < n; i += kMeanAhead) {
-    unsigned values[kMeanAhead];
-    for (int u = 0; u < kMeanAhead; ++u, row += 2 * d) {
-      values[u] = i + u < n ? reinterpret_cast<const unsigned*>(row)[pair] : 0;
-    }
-    for (int u = 0; u < kMeanAhead; ++u) {
-      const float2 v = widen_pair(values[u]);  // of rows that are not there 0
-      sum.x += v.x;
-      sum.y += v.y;
-    }
-  }
-  float* const to = sums + (static_cast<std::int64_t>(head) * gridDim.x + blockIdx.x) * d;
-  reinterpret_cast<float2*>(to)[pair] = sum;
-}
 
 // A block per query head. Warp w adds up slots w, w + 8, ... in order, then the warps' sums are added in order. out f32
 // [Hq][d], d up to `most`, divided by the sums unless `partial` takes these. sinks: CacheView's.

@@ -5,6 +5,7 @@
 
 #include "gpu/cuda/kernels/quantised_rows.cuh"
 #include "gpu/cuda/kernels/states.cuh"
+#include "gpu/cuda/kernels/value_sums.cuh"
 #include "gpu/cuda/kernels/warp.cuh"
 #include "gpu/cuda/memory/cached_block.h"
 #include "gpu/cuda/memory/dense_rows.h"
@@ -57,9 +58,9 @@ struct RowPart {
 
 inline constexpr int kRowParts = 3;
 
-// grid (Hkv, blocks of all parts, slices of row_heads() query heads), so that what every head reads over the link is
-// under way before what lies on the device; a piece of part p goes to the slot of its number, counted from the first
-// piece of the first part.
+// grid (Hkv, blocks of all parts and behind them of `values`, slices of row_heads() query heads), so that what every
+// head reads over the link is under way before what lies on the device; a piece of part p goes to the slot of its
+// number, counted from the first piece of the first part.
 struct AttendRows {
   RowPart parts[kRowParts];
   DeviceStore store;
@@ -71,6 +72,7 @@ struct AttendRows {
   States states;    // slots from the first piece's on
   int first_slot = 0;
   bool resume = false;  // carry on from the states there, instead of from nothing
+  ValueSums values;     // that are added up besides
 };
 
 // Shared memory, of tiles of n rows: q [heads][d] scaled, weights [heads][n], addresses [n], ranges [n] where rows may
@@ -221,6 +223,10 @@ __global__ void __launch_bounds__(kRowThreads, Heads* Strips > 2 ? 2
       slot += part.pieces;
       part = a.parts[p];
     }
+  }
+  if (block >= part.blocks()) {
+    if (blockIdx.z == 0) sum_values(a.values, kv_head, block - part.blocks(), d);
+    return;
   }
   const int list = block / part.pieces;
   const int piece = block % part.pieces;

@@ -2,10 +2,12 @@
 
 #include <cuda_runtime.h>
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
 #include "gpu/cuda/memory/cached_block.h"
+#include "gpu/cuda/memory/device_store.h"
 
 namespace hayloft::gpu::cuda {
 
@@ -42,5 +44,21 @@ struct ColumnSource {
   }
   __device__ std::int64_t block(std::int64_t position) const { return (position - first) >> block_shift; }
 };
+
+// Returns the source that is a store, read where it lies.
+inline ColumnSource columns_in_place(const DeviceStore& store) {
+  ColumnSource source;
+  source.blocks = store.blocks;
+  source.block_shift = store.block_shift;
+  source.head_bytes = store.head_bytes;
+  source.columns_offset = store.columns_offset;
+  source.column_bytes = store.column_bytes;
+  source.plane_bytes = store.plane_bytes;
+  source.scales_offset = store.scales_offset;
+  source.scale_bytes = store.scale_bytes;
+  source.scale_shift = std::countr_zero(
+      static_cast<unsigned>(offload::tokens_per_scale(store.columns, static_cast<int>(store.block_tokens()))));
+  return source;
+}
 
 }  // namespace hayloft::gpu::cuda

@@ -69,7 +69,7 @@ class RestEstimator {
     choice.bits = select.bits;
     choice.temperature = select.temperature;
     if (select.needs_planes()) choice.spread = context_.tables.find(cache_.store, stream_).spread;
-    choose_components(q_, cache_.kv_heads, group_, cache_.head_dim, choice, chosen, planes, weights, stream_);
+    choose_components(q_, cache_.kv_heads, group_, cache_.head_dim, choice, {}, chosen, planes, weights, stream_);
 
     LineFit fit;
     fit.keys = rest_.line_keys;

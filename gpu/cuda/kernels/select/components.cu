@@ -7,7 +7,8 @@ namespace hayloft::gpu::cuda {
 namespace {
 
 constexpr int kTailThreads = kChunkTokens;
-constexpr int kTailHeads = 4;  // query heads that a key is loaded for at once
+constexpr int kTailHeads = 4;                     // query heads that a key is loaded for at once
+constexpr unsigned kMostWeightBytes = 32 * 1024;  // of a group, in shared memory
 
 __device__ inline double warp_sum_double(double x) {
   for (int mask = kWarp / 2; mask > 0; mask /= 2) x += shuffle_xor(x, mask);
@@ -57,7 +58,8 @@ __device__ inline void choose_whole(float matters, int head_dim, int rank, int* 
 }
 
 // The `bits` planes that are worth most: components into chosen and how many planes of each into planes, [rank], more
-// before fewer. Of how many any are read. Contains barriers; thread i has what component i matters by.
+// before fewer; null: nobody is told. Of how many any are read. Contains barriers; thread i has what component i
+// matters by.
 template <int threads>
 __device__ inline int choose_planes(float matters, int head_dim, int rank, int bits, int* chosen, int* planes) {
   __shared__ uint4 worth[threads];
@@ -92,63 +94,24 @@ __device__ inline int choose_planes(float matters, int head_dim, int rank, int b
   }
   if (i < head_dim && slot < rank) {
     chosen[slot] = i;
-    planes[slot] = count;
+    if (planes) planes[slot] = count;
   }
   __syncthreads();
   return used;
 }
 
-// One block per KV head, of a thread for each component that a head may have.
-template <int threads>
-__global__ __launch_bounds__(threads) void choose_components_kernel(const float* q, int group, int head_dim,
-                                                                    ComponentChoice choice, std::int32_t* components,
-                                                                    std::int32_t* planes, float* weights) {
-  __shared__ int chosen[threads];
-  const int head = blockIdx.x, i = threadIdx.x;
-  const int lane = i % kWarp, warp = i / kWarp;
-  const int rank = choice.rank;
-  q += static_cast<std::int64_t>(head) * group * head_dim;
-  weights += static_cast<std::int64_t>(head) * group * rank;
-
-  float matters = 0;
-  if (i < head_dim) {
-    for (int h = 0; h < group; ++h) matters += fabsf(q[h * head_dim + i]);
-    if (choice.spread) matters *= choice.spread[head * head_dim + i];
-  }
-  int used = rank;
-  if (choice.bits > 0) {
-    used = choose_planes<threads>(matters, head_dim, rank, choice.bits, chosen, planes + head * rank);
-  } else {
-    choose_whole<threads>(matters, head_dim, rank, chosen);
-  }
-  if (i < rank) components[head * rank + i] = chosen[i];
-
-  for (int h = warp; h < group; h += threads / kWarp) {
-    const float* query = q + h * head_dim;
-    double all = 0, part = 0;
-    for (int c = lane; c < head_dim; c += kWarp) all += fabsf(query[c]);
-    for (int j = lane; j < used; j += kWarp) part += fabsf(query[chosen[j]]);
-    all = warp_sum_double(all);
-    part = warp_sum_double(part);
-    const float tau = temperature_of(choice.temperature, head_dim, used, part, all);
-    for (int j = lane; j < rank; j += kWarp) weights[h * rank + j] = j < used ? query[chosen[j]] / tau : 0.0f;
-  }
-}
-
-// One block per chunk of the tail and KV head, one row per thread: rows are in device memory and few.
-__global__ __launch_bounds__(kTailThreads) void sum_tail_kernel(TailView tail, int head_dim,
-                                                                const std::int32_t* components, const float* weights,
-                                                                int rank, int group, int first,
-                                                                PartialSoftmax partials) {
-  __shared__ float scratch[kTailThreads / kWarp + 1];
+// The logits of a chunk of the tail, a row per thread, of all of a KV head's queries, and their partial softmaxes:
+// rows are in device memory and few. components and weights are the KV head's, partials from its first query head on.
+// Contains barriers. scratch: block_sum()'s.
+__device__ inline void score_tail_chunk(const TailView& tail, int head_dim, int head, const std::int32_t* components,
+                                        const float* weights, int rank, int group, PartialSoftmax partials, int chunk,
+                                        float* scratch) {
   constexpr float infinity = __builtin_inff();
-  const std::int64_t head = first + static_cast<std::int64_t>(blockIdx.y);
-  const std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * kTailThreads + threadIdx.x;
-  const bool live = token < tail.tokens;
-  components += head * rank;
+  const std::int64_t token = static_cast<std::int64_t>(chunk) * kTailThreads + threadIdx.x;
+  const bool live = threadIdx.x < kTailThreads && token < tail.tokens;
   const f16* key = tail.rows + (head * tail.capacity + tail.first + (live ? token : 0)) * 2 * head_dim;
   for (int first_of_few = 0; first_of_few < group; first_of_few += kTailHeads) {
-    const float* const weight = weights + (head * group + first_of_few) * rank;
+    const float* const weight = weights + static_cast<std::int64_t>(first_of_few) * rank;
     float scores[kTailHeads];
     for (int i = 0; i < kTailHeads; ++i) scores[i] = live ? 0 : -infinity;
     for (int j = 0; live && j < rank; ++j) {
@@ -159,28 +122,102 @@ __global__ __launch_bounds__(kTailThreads) void sum_tail_kernel(TailView tail, i
     }
     for (int i = 0; i < kTailHeads; ++i) {
       const int h = first_of_few + i;
-      if (h >= group) break;
+      if (h >= group) continue;
       const float s = scores[i];
       const float max = block_max(s, scratch);
       const float sum = block_sum(s == -infinity ? 0.0f : expf(s - max), scratch);
       if (threadIdx.x == 0) {
-        const std::int64_t slot = (blockIdx.y * static_cast<std::int64_t>(group) + h) * partials.stride + blockIdx.x;
-        partials.max[slot] = max;
-        partials.sum[slot] = sum;
+        partials.max[h * partials.stride + chunk] = max;
+        partials.sum[h * partials.stride + chunk] = sum;
       }
     }
   }
 }
 
+// Returns the partials from one KV head on.
+__device__ inline PartialSoftmax behind(const PartialSoftmax& partials, std::int64_t query_heads) {
+  return {partials.max + query_heads * partials.stride, partials.sum + query_heads * partials.stride, partials.stride};
+}
+
+// Grid: (chunks of the tail, or one, KV heads), with a thread for each component that a head may have. Every block of a
+// KV head chooses, and its first one tells; then those of the first tail.heads score a chunk of the tail each. Dynamic
+// shared memory: f32 [group][rank] where there is a tail to score.
+template <int threads>
+__global__ __launch_bounds__(threads) void choose_components_kernel(const float* q, int group, int head_dim,
+                                                                    ComponentChoice choice, TailScores tail,
+                                                                    std::int32_t* components, std::int32_t* planes,
+                                                                    float* weights) {
+  __shared__ int chosen[threads];
+  __shared__ float scratch[threads / kWarp + 1];
+  const int head = blockIdx.y, i = threadIdx.x;
+  const int lane = i % kWarp, warp = i / kWarp;
+  const int rank = choice.rank;
+  const bool tells = blockIdx.x == 0, scores = head < tail.heads;
+  float* const own_weights = reinterpret_cast<float*>(dynamic_shared());
+  q += static_cast<std::int64_t>(head) * group * head_dim;
+  weights += static_cast<std::int64_t>(head) * group * rank;
+
+  float matters = 0;
+  if (i < head_dim) {
+    for (int h = 0; h < group; ++h) matters += fabsf(q[h * head_dim + i]);
+    if (choice.spread) matters *= choice.spread[head * head_dim + i];
+  }
+  int used = rank;
+  if (choice.bits > 0) {
+    used = choose_planes<threads>(matters, head_dim, rank, choice.bits, chosen, tells ? planes + head * rank : nullptr);
+  } else {
+    choose_whole<threads>(matters, head_dim, rank, chosen);
+  }
+  if (tells && i < rank) components[head * rank + i] = chosen[i];
+
+  for (int h = warp; h < group; h += threads / kWarp) {
+    const float* query = q + h * head_dim;
+    double all = 0, part = 0;
+    for (int c = lane; c < head_dim; c += kWarp) all += fabsf(query[c]);
+    for (int j = lane; j < used; j += kWarp) part += fabsf(query[chosen[j]]);
+    all = warp_sum_double(all);
+    part = warp_sum_double(part);
+    const float tau = temperature_of(choice.temperature, head_dim, used, part, all);
+    for (int j = lane; j < rank; j += kWarp) {
+      const float weight = j < used ? query[chosen[j]] / tau : 0.0f;
+      if (tells) weights[h * rank + j] = weight;
+      if (scores) own_weights[h * rank + j] = weight;
+    }
+  }
+  if (!scores) return;
+  __syncthreads();
+  score_tail_chunk(tail.tail, head_dim, head, chosen, own_weights, rank, group,
+                   behind(tail.partials, static_cast<std::int64_t>(head) * group), static_cast<int>(blockIdx.x),
+                   scratch);
+}
+
+// Grid: (chunks of the tail, KV heads from `first` on).
+__global__ __launch_bounds__(kTailThreads) void sum_tail_kernel(TailView tail, int head_dim,
+                                                                const std::int32_t* components, const float* weights,
+                                                                int rank, int group, int first,
+                                                                PartialSoftmax partials) {
+  __shared__ float scratch[kTailThreads / kWarp + 1];
+  const int head = first + static_cast<int>(blockIdx.y);
+  score_tail_chunk(tail, head_dim, head, components + static_cast<std::int64_t>(head) * rank,
+                   weights + static_cast<std::int64_t>(head) * group * rank, rank, group,
+                   behind(partials, static_cast<std::int64_t>(blockIdx.y) * group), static_cast<int>(blockIdx.x),
+                   scratch);
+}
+
 }  // namespace
 
-void choose_components(const float* q, int kv_heads, int group, int head_dim, const ComponentChoice& choice,
-                       std::int32_t* components, std::int32_t* planes, float* weights, cudaStream_t stream) {
+bool choose_components(const float* q, int kv_heads, int group, int head_dim, const ComponentChoice& choice,
+                       const TailScores& tail, std::int32_t* components, std::int32_t* planes, float* weights,
+                       cudaStream_t stream) {
+  const unsigned bytes = static_cast<unsigned>(group * choice.rank) * sizeof(float);
+  const bool scores = tail.heads > 0 && tail.tail.tokens > 0 && bytes <= kMostWeightBytes;
+  const dim3 grid(scores ? static_cast<unsigned>(chunks_of(tail.tail.tokens)) : 1, static_cast<unsigned>(kv_heads));
   with_most_components(head_dim, [&](auto most) {
     constexpr int threads = decltype(most)::value;
-    launch("choose_components", choose_components_kernel<threads>, {static_cast<unsigned>(kv_heads), threads}, stream,
-           q, group, head_dim, choice, components, planes, weights);
+    launch("choose_components", choose_components_kernel<threads>, {grid, threads, scores ? bytes : 0}, stream, q,
+           group, head_dim, choice, scores ? tail : TailScores(), components, planes, weights);
   });
+  return scores;
 }
 
 void sum_tail(const TailView& tail, int head_dim, const std::int32_t* components, const float* weights, int rank,

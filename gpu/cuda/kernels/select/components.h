@@ -16,13 +16,6 @@ struct ComponentChoice {
   index::Temperature temperature = index::Temperature::coverage;
 };
 
-// For q f32 [Hq][d]: components out i32 [Hkv][r], as index::sparq_components() orders them, or where there are bits
-// index::plane_components(), to the bit, and then planes out i32 [Hkv][r]; weights out f32 [Hq][r], q / tau at the
-// components, 0 at those of which no plane is read; tau as Temperature says for the others, 1 where that is zero. With
-// r = d whole components those are all and q / sqrt(d), whatever it says.
-void choose_components(const float* q, int kv_heads, int group, int head_dim, const ComponentChoice& choice,
-                       std::int32_t* components, std::int32_t* planes, float* weights, cudaStream_t stream);
-
 // A softmax in parts: for each query head and chunk of kChunkTokens tokens the largest logit
 // and the sum of exp(s - that), f32 [.][stride].
 struct PartialSoftmax {
@@ -30,6 +23,22 @@ struct PartialSoftmax {
   float* sum = nullptr;
   std::int64_t stride = 0;
 };
+
+// The tail's part of a softmax, for the query heads of the first KV heads, as sum_tail() has it.
+struct TailScores {
+  TailView tail;
+  int heads = 0;  // KV heads; 0: nothing is scored
+  PartialSoftmax partials;
+};
+
+// For q f32 [Hq][d]: components out i32 [Hkv][r], as index::sparq_components() orders them, or where there are bits
+// index::plane_components(), to the bit, and then planes out i32 [Hkv][r]; weights out f32 [Hq][r], q / tau at the
+// components, 0 at those of which no plane is read; tau as Temperature says for the others, 1 where that is zero. With
+// r = d whole components those are all and q / sqrt(d), whatever it says. Returns whether the tail has been scored
+// besides, as wanted, which groups of very many query heads and components leave to sum_tail().
+bool choose_components(const float* q, int kv_heads, int group, int head_dim, const ComponentChoice& choice,
+                       const TailScores& tail, std::int32_t* components, std::int32_t* planes, float* weights,
+                       cudaStream_t stream);
 
 // The tail's chunks, for the query heads of KV heads [first, first + heads), whose partials begin with query
 // head `first * group`. components and weights are those of all heads.

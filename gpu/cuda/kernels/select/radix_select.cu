@@ -10,14 +10,18 @@ namespace {
 
 constexpr int kShortThreads = 1024;
 
-// One block per list: finds the bin that holds the last selected key, from the histogram [lists][kBins] of `level`.
-// Level 0 begins with k; the others go on from the list's cut.
-__global__ __launch_bounds__(kSelectThreads) void narrow_cut(const unsigned* histogram, int level, int k, Cut* cuts) {
-  __shared__ unsigned scratch[kSelectThreads / kWarp];
-  const Cut before = level == 0 ? Cut{0, static_cast<unsigned>(k)} : cuts[blockIdx.x];
-  __syncthreads();  // one thread is going to change it
-  narrow<kSelectThreads>(histogram + static_cast<std::int64_t>(blockIdx.x) * kBins, level, before, scratch,
-                         cuts[blockIdx.x]);
+// Finds the bin of a level that holds the last selected key. Every block of a pass does it anew, which takes it less
+// time than a kernel's launch; the first of a list keeps it in `cuts`, [levels][lists], for the passes to come. The
+// histogram [lists][kBins] is that of the level, complete before this launch. Contains barriers. scratch: shared
+// [kSelectThreads / kWarp].
+__device__ inline Cut cut_at(const unsigned* histogram, int level, int k, Cut* cuts, unsigned* scratch, Cut& shared) {
+  const std::int64_t row = blockIdx.y, lists = gridDim.y;
+  const Cut before = level == 0 ? Cut{0, static_cast<unsigned>(k)} : cuts[(level - 1) * lists + row];
+  narrow<kSelectThreads>(histogram + row * kBins, level, before, scratch, shared);
+  __syncthreads();
+  const Cut found = shared;
+  if (blockIdx.x == 0 && threadIdx.x == 0) cuts[level * lists + row] = found;
+  return found;
 }
 
 // Counts a chunk's keys that start with `prefix`, known to the level before, by their next bits. A warp calls it.
@@ -77,46 +81,68 @@ __device__ inline void write_chunk(const Keys& list, int row, std::int64_t chunk
   }
 }
 
-// Histogram of `level` (1 or 2) over the keys that start with the cut's bits. Grid: some blocks, lists.
-__global__ __launch_bounds__(kSelectThreads) void refine_histogram(Keys list, int level, const Cut* cuts,
-                                                                   unsigned* histogram) {
-  __shared__ unsigned bins[kBins];
+// What the passes over the chunks of several lists have in common. Grid of each: some blocks, lists.
+struct Passes {
+  Keys list;
+  int k = 0;
+  const unsigned* histograms = nullptr;  // [kLevels][histogram_lists][kBins]
+  std::int64_t level_bins = 0;           // from one level's to the next one's
+  Cut* cuts = nullptr;                   // [kLevels][lists]
+  Tally* tallies = nullptr;              // [lists][chunk_stride], of chunks
+  Tally* of_blocks = nullptr;            // [lists][blocks], of the runs of chunks that blocks have
+
+  __device__ const unsigned* histogram(int level) const { return histograms + level * level_bins; }
+  // The chunks that a block tallies and writes: those of one run, so that its own sum says where the next one begins.
+  __device__ std::int64_t run(int row) const { return (list.chunks(row) + gridDim.x - 1) / gridDim.x; }
+};
+
+// Histogram of `level` (1 or 2) over the keys that start with the cut's bits.
+__global__ __launch_bounds__(kSelectThreads) void refine_histogram(const Passes a, int level, unsigned* histogram) {
+  __shared__ unsigned bins[kBins], scratch[kSelectThreads / kWarp];
+  __shared__ Cut cut;
   clear_bins(bins);
   const int row = blockIdx.y, warp = threadIdx.x / kWarp;
-  const unsigned prefix = cuts[row].prefix;
+  const unsigned prefix = cut_at(a.histogram(level - 1), level - 1, a.k, a.cuts, scratch, cut).prefix;
   const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * (kSelectThreads / kWarp);
   for (std::int64_t chunk = static_cast<std::int64_t>(blockIdx.x) * (kSelectThreads / kWarp) + warp;
-       chunk < list.chunks(row); chunk += warps) {
-    refine_chunk(list, row, chunk, level, prefix, bins);
+       chunk < a.list.chunks(row); chunk += warps) {
+    refine_chunk(a.list, row, chunk, level, prefix, bins);
   }
   merge_bins(bins, histogram + static_cast<std::int64_t>(row) * kBins);
 }
 
-// Per chunk, what lies above the threshold and at it. Grid: some blocks, lists.
-__global__ __launch_bounds__(kSelectThreads) void tally_chunks(Keys list, const Cut* cuts, Tally* tallies) {
+// What lies above the threshold and at it, of each chunk and of each block's run of them.
+__global__ __launch_bounds__(kSelectThreads) void tally_chunks(const Passes a) {
+  constexpr int warps = kSelectThreads / kWarp;
+  __shared__ unsigned scratch[warps];
+  __shared__ Cut cut;
+  __shared__ Tally found[warps];
   const int row = blockIdx.y, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const unsigned threshold = cuts[row].prefix;
-  const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * (kSelectThreads / kWarp);
-  for (std::int64_t chunk = static_cast<std::int64_t>(blockIdx.x) * (kSelectThreads / kWarp) + warp;
-       chunk < list.chunks(row); chunk += warps) {
-    const Tally tally = tally_chunk(list, row, chunk, threshold);
-    if (lane == 0) tallies[row * list.chunk_stride + chunk] = tally;
+  const unsigned threshold = cut_at(a.histogram(kLevels - 1), kLevels - 1, a.k, a.cuts, scratch, cut).prefix;
+  const std::int64_t run = a.run(row), begin = blockIdx.x * run;
+  const std::int64_t end = begin + run < a.list.chunks(row) ? begin + run : a.list.chunks(row);
+  Tally own{0, 0};
+  for (std::int64_t chunk = begin + warp; chunk < end; chunk += warps) {
+    const Tally tally = tally_chunk(a.list, row, chunk, threshold);
+    own.above += tally.above;
+    own.at += tally.at;
+    if (lane == 0) a.tallies[row * a.list.chunk_stride + chunk] = tally;
   }
+  if (lane == 0) found[warp] = own;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  for (int w = 1; w < warps; ++w) {
+    own.above += found[w].above;
+    own.at += found[w].at;
+  }
+  a.of_blocks[static_cast<std::int64_t>(row) * gridDim.x + blockIdx.x] = own;
 }
 
-// One block per list: tallies become those of all chunks before. Each warp adds up a run of chunks of its own, and goes
-// over it a second time with what the warps before it have found: one barrier, however long the list.
-__global__ __launch_bounds__(kSelectThreads) void add_up_tallies(Keys keys, Tally* tallies) {
-  constexpr int warps = kSelectThreads / kWarp;
-  __shared__ unsigned scratch[2][warps];
-  Tally* list = tallies + blockIdx.x * keys.chunk_stride;
-  const std::int64_t chunks = keys.chunks(static_cast<int>(blockIdx.x));
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const std::int64_t run = (chunks + kSelectThreads - 1) / kSelectThreads * kWarp;
-  const std::int64_t begin = warp * run, end = begin + run < chunks ? begin + run : chunks;
+// Adds up tallies [begin, end). A warp calls it.
+__device__ inline Tally sum_tallies(const Tally* tallies, std::int64_t begin, std::int64_t end) {
   Tally sum{0, 0};
-  for (std::int64_t chunk = begin + lane; chunk < end; chunk += kWarp) {
-    const Tally own = list[chunk];
+  for (std::int64_t i = begin + threadIdx.x % kWarp; i < end; i += kWarp) {
+    const Tally own = tallies[i];
     sum.above += own.above;
     sum.at += own.at;
   }
@@ -124,37 +150,31 @@ __global__ __launch_bounds__(kSelectThreads) void add_up_tallies(Keys keys, Tall
     sum.above += shuffle_xor(sum.above, mask);
     sum.at += shuffle_xor(sum.at, mask);
   }
-  if (lane == 0) {
-    scratch[0][warp] = sum.above;
-    scratch[1][warp] = sum.at;
-  }
-  __syncthreads();
-  Tally before{0, 0};
-  for (int w = 0; w < warp; ++w) {
-    before.above += scratch[0][w];
-    before.at += scratch[1][w];
-  }
-  for (std::int64_t first = begin; first < end; first += kWarp) {
-    const std::int64_t chunk = first + lane;
-    const bool live = chunk < end;
-    const Tally own = live ? list[chunk] : Tally{0, 0};
-    const Tally here{before.above + warp_prefix(own.above), before.at + warp_prefix(own.at)};
-    if (live) list[chunk] = here;
-    before.above = shuffle(here.above + own.above, kWarp - 1);
-    before.at = shuffle(here.at + own.at, kWarp - 1);
-  }
+  return sum;
 }
 
-// Writes the positions. Grid: some blocks, lists.
-__global__ __launch_bounds__(kSelectThreads) void write_positions(Keys list, const Cut* cuts, const Tally* tallies,
-                                                                  int k, std::int32_t* positions) {
+// Writes the positions of each block's run of chunks, behind those of the blocks before. Each warp has a part of the
+// run, and adds up by itself what comes before that.
+__global__ __launch_bounds__(kSelectThreads) void write_positions(const Passes a, std::int32_t* positions) {
+  constexpr int warps = kSelectThreads / kWarp;
   const int row = blockIdx.y, warp = threadIdx.x / kWarp;
-  std::int32_t* const places = list.places ? list.places + static_cast<std::int64_t>(row) * k : nullptr;
-  const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * (kSelectThreads / kWarp);
-  for (std::int64_t chunk = static_cast<std::int64_t>(blockIdx.x) * (kSelectThreads / kWarp) + warp;
-       chunk < list.chunks(row); chunk += warps) {
-    write_chunk(list, row, chunk, cuts[row], tallies[row * list.chunk_stride + chunk],
-                positions + static_cast<std::int64_t>(row) * k, places);
+  const Cut cut = a.cuts[static_cast<std::int64_t>(kLevels - 1) * gridDim.y + row];
+  const Tally* const tallies = a.tallies + row * a.list.chunk_stride;
+  const std::int64_t run = a.run(row), first = blockIdx.x * run;
+  const std::int64_t past = first + run < a.list.chunks(row) ? first + run : a.list.chunks(row);
+  const std::int64_t part = (run + warps - 1) / warps, begin = first + warp * part;
+  const std::int64_t end = begin + part < past ? begin + part : past;
+  if (begin >= end) return;
+  Tally start = sum_tallies(a.of_blocks + static_cast<std::int64_t>(row) * gridDim.x, 0, blockIdx.x);
+  const Tally before = sum_tallies(tallies, first, begin);
+  start.above += before.above;
+  start.at += before.at;
+  positions += static_cast<std::int64_t>(row) * a.k;
+  std::int32_t* const places = a.list.places ? a.list.places + static_cast<std::int64_t>(row) * a.k : nullptr;
+  for (std::int64_t chunk = begin; chunk < end; ++chunk) {
+    write_chunk(a.list, row, chunk, cut, start, positions, places);
+    start.above += tallies[chunk].above;
+    start.at += tallies[chunk].at;
   }
 }
 
@@ -216,17 +236,22 @@ RadixSelect::RadixSelect(const Context& context, int lists, std::int64_t chunk_s
       lists_(lists),
       tallies_(context, lists * chunk_stride, stream),
       histograms_(context, std::int64_t{kLevels} * lists * kBins, stream),
-      cuts_(context, lists, stream) {}
+      cuts_(context, std::int64_t{kLevels} * lists, stream),
+      of_blocks_(context, lists + most_blocks(), stream) {}
 
 void RadixSelect::clear_histograms() {
   HAYLOFT_CUDA(cudaMemsetAsync(
       histograms_, 0, std::uint64_t{kLevels} * static_cast<unsigned>(lists_) * kBins * sizeof(unsigned), stream_));
 }
 
+std::int64_t RadixSelect::most_blocks() const {
+  return std::max(1, 4 * context_.multiprocessors);
+}
+
 dim3 RadixSelect::pass_grid(int lists, std::int64_t limit) const {
   const std::int64_t blocks =
       (limit + kChunkKeys * (kSelectThreads / kWarp) - 1) / (kChunkKeys * (kSelectThreads / kWarp));
-  const std::int64_t useful = std::max(1, 4 * context_.multiprocessors / lists);
+  const std::int64_t useful = std::max<std::int64_t>(1, most_blocks() / lists);
   return dim3(static_cast<unsigned>(std::min(blocks, useful)), static_cast<unsigned>(lists));
 }
 
@@ -237,14 +262,12 @@ void RadixSelect::select(const Keys& keys, int lists, int k, std::int32_t* posit
     return;
   }
   const Shape pass{pass_grid(lists, keys.limit), kSelectThreads};
-  launch("narrow_cut", narrow_cut, {all, kSelectThreads}, stream_, histogram(0), 0, k, cuts_);
+  const Passes passes{keys, k, histogram(0), std::int64_t{lists_} * kBins, cuts_, tallies_, of_blocks_};
   for (int level = 1; level < kLevels; ++level) {
-    launch("refine_histogram", refine_histogram, pass, stream_, keys, level, cuts_, histogram(level));
-    launch("narrow_cut", narrow_cut, {all, kSelectThreads}, stream_, histogram(level), level, k, cuts_);
+    launch("refine_histogram", refine_histogram, pass, stream_, passes, level, histogram(level));
   }
-  launch("tally_chunks", tally_chunks, pass, stream_, keys, cuts_, tallies_);
-  launch("add_up_tallies", add_up_tallies, {all, kSelectThreads}, stream_, keys, tallies_);
-  launch("write_positions", write_positions, pass, stream_, keys, cuts_, tallies_, k, positions);
+  launch("tally_chunks", tally_chunks, pass, stream_, passes);
+  launch("write_positions", write_positions, pass, stream_, passes, positions);
 }
 
 }  // namespace hayloft::gpu::cuda

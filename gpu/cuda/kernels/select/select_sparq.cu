@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <bit>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -83,21 +82,6 @@ std::vector<Stretch> stretches_of(const std::vector<BlockRun>& runs, const offlo
   return stretches;
 }
 
-ColumnSource in_place(const DeviceStore& store) {
-  ColumnSource source;
-  source.blocks = store.blocks;
-  source.block_shift = store.block_shift;
-  source.head_bytes = store.head_bytes;
-  source.columns_offset = store.columns_offset;
-  source.column_bytes = store.column_bytes;
-  source.plane_bytes = store.plane_bytes;
-  source.scales_offset = store.scales_offset;
-  source.scale_bytes = store.scale_bytes;
-  source.scale_shift = std::countr_zero(
-      static_cast<unsigned>(offload::tokens_per_scale(store.columns, static_cast<int>(store.block_tokens()))));
-  return source;
-}
-
 // One selection: the choice of components for all heads, then everything else for as many KV heads at a time as
 // fit the scratch memory.
 class SparqSelector {
@@ -129,14 +113,14 @@ class SparqSelector {
     scan_.plane_total = count_.runs;
     scan_.plane_units = index::plane_units(count_.columns);
     scan_.group = group_;
-    choose(q);
     scan_.stride = stride();
     scan_.partials = {partials_, partials_ + heads_at_once_ * group_ * partial_stride(), partial_stride()};
+    choose(q);
     stretches_ = stretches_of(context.tables.runs(cache.store), cache.store);
     const bool staged = !std::ranges::all_of(stretches_, &Stretch::in_place);
     if (std::ranges::any_of(stretches_, &Stretch::in_place)) {
       link_ = link_over(context, cache.store, count_);
-      if (link_ != Link::copy) source_ = in_place(context.tables.find(cache.store, stream));
+      if (link_ != Link::copy) source_ = columns_in_place(context.tables.find(cache.store, stream));
     }
     if (link_ != Link::sm || staged) {
       host_chosen_ = fetch(chosen_.data(), chosen_count(), stream);
@@ -206,8 +190,14 @@ class SparqSelector {
     choice.bits = args_.bits;
     choice.temperature = args_.temperature;
     if (args_.needs_planes()) choice.spread = context_.tables.find(cache_.store, stream_).spread;
-    choose_components(q, cache_.kv_heads, group_, cache_.head_dim, choice, chosen_,
-                      args_.bits > 0 ? chosen_ + cache_.kv_heads * count_.columns : nullptr, weights_, stream_);
+    tail_scored_ = choose_components(
+        q, cache_.kv_heads, group_, cache_.head_dim, choice, {cache_.tail, heads_at_once_, tail_partials()}, chosen_,
+        args_.bits > 0 ? chosen_ + cache_.kv_heads * count_.columns : nullptr, weights_, stream_);
+  }
+
+  PartialSoftmax tail_partials() const {
+    const PartialSoftmax& all = scan_.partials;
+    return {all.max + store_chunks_, all.sum + store_chunks_, all.stride};
   }
 
   // Takes what the device keeps of the columns. Comes last of what takes memory, which might else be taken of that.
@@ -267,10 +257,10 @@ class SparqSelector {
         scan_tiles(first, heads);
       }
     }
+    if (std::exchange(tail_scored_, false)) return;
     const Stage stage(context_.stages, "tail scores", stream_);
-    const PartialSoftmax& partials = scan_.partials;
-    sum_tail(cache_.tail, cache_.head_dim, chosen_, weights_, count_.columns, group_, first, heads,
-             {partials.max + store_chunks_, partials.sum + store_chunks_, partials.stride}, stream_);
+    sum_tail(cache_.tail, cache_.head_dim, chosen_, weights_, count_.columns, group_, first, heads, tail_partials(),
+             stream_);
   }
 
   void scan_range(const ColumnSource& source, const ColumnRange& range, int heads) {
@@ -370,6 +360,7 @@ class SparqSelector {
   Link link_ = Link::sm;               // how those come that could be read in place
   ColumnSource source_;                // where columns are read in place
   float* first_logits_ = nullptr;      // of the batch
+  bool tail_scored_ = false;           // of the first batch, whose scan is still to come
   std::optional<StripBounds> strips_;  // in place of logits
   std::optional<Scratch<std::uint32_t>> places_;
   std::unique_ptr<ColumnCache::Use> cached_;
