@@ -11,6 +11,7 @@
 #include "gpu/buffer.h"
 #include "gpu/gated_delta.h"
 #include "gpu/hot_reads.h"
+#include "gpu/layer_steps.h"
 #include "gpu/packed.h"
 #include "gpu/products.h"
 #include "gpu/rest_step.h"
@@ -67,16 +68,6 @@ struct MatrixProduct {
   const Matrix* w = nullptr;
   float* y = nullptr;
   const float* bias = nullptr;
-};
-
-// Rotary position embedding, half-split layout: component i pairs with i + pairs. angle = position *
-// inverse_frequency[i]; what is rotated is also multiplied by `magnitude`. Components from 2 pairs on stay as they are.
-struct Rope {
-  const float* inverse_frequency = nullptr;  // f32 [pairs]
-  int pairs = 0;                             // 0: d / 2
-  float magnitude = 1;
-
-  int pairs_of(int d) const { return pairs > 0 ? pairs : d / 2; }
 };
 
 // The newest tokens of one layer, dense on the device: f16 rows [Hkv][capacity][2 d], K then V, exactly the store's row
@@ -314,6 +305,7 @@ class Backend {
                         std::span<const float> weights /* host */, int T, int cols, float* y, Stream stream);
   // y = x / sqrt(mean(x^2) + eps) * weight, over each of `rows` rows of n; x and y may be the same. weight f32 [n].
   virtual void rms_norm(const float* x, int rows, int n, const float* weight, float eps, float* y, Stream stream) = 0;
+  virtual void add_and_norm(const AddAndNorm& what, Stream stream);
   virtual void add(float* y, const float* x, std::int64_t n, Stream stream) = 0;             // y += x
   virtual void scale(float* x, std::int64_t n, float factor, Stream stream) = 0;             // x *= factor
   virtual void silu_mul(float* gate, const float* up, std::int64_t n, Stream stream) = 0;    // gate = silu(gate) * up
@@ -338,6 +330,7 @@ class Backend {
   // The cache. k and v are f32 [T][Hkv][d]; they are rounded to f16 and written behind the tail's live slots. The
   // caller sees to it that capacity suffices and adds T to the view's tokens afterwards.
   virtual void append(const CacheView& cache, const float* k, const float* v, int T, Stream stream) = 0;
+  virtual void enter(const CacheView& cache, const NewHeads& heads, Stream stream);
   // Transposes the tail's oldest `tokens` rows into one host block, laid out by `layout`. Done when the stream has
   // reached it.
   virtual void spill(const CacheView& cache, int tokens, const offload::BlockLayout& layout, std::byte* block,

@@ -35,6 +35,29 @@ void Backend::multiply_each(std::span<const MatrixProduct> products, Stream stre
   for (const MatrixProduct& each : products) matmul(each.x, each.T, *each.w, each.bias, each.y, stream);
 }
 
+void Backend::add_and_norm(const AddAndNorm& what, Stream stream) {
+  const std::int64_t n = std::int64_t{what.rows} * what.n;
+  add(what.y, what.x, n, stream);
+  if (what.flag) flag_nonfinite(what.y, n, what.tag, what.flag, stream);
+  if (what.weight) rms_norm(what.y, what.rows, what.n, what.weight, what.eps, what.normed, stream);
+}
+
+void Backend::enter(const CacheView& cache, const NewHeads& heads, Stream stream) {
+  const int d = cache.head_dim;
+  const auto norm = [&](float* x, int count, const float* weight) {
+    if (x && weight) rms_norm(x, heads.T * count, d, weight, heads.eps, x, stream);
+  };
+  const auto turn = [&](float* x, int count) {
+    if (x && heads.rope.inverse_frequency) rope(x, heads.T, count, d, cache.tokens(), heads.rope, stream);
+  };
+  norm(heads.k, cache.kv_heads, heads.k_norm);
+  norm(heads.v, cache.kv_heads, heads.v_norm);
+  norm(heads.q, heads.query_heads, heads.q_norm);
+  turn(heads.k, cache.kv_heads);
+  append(cache, heads.k, heads.v, heads.T, stream);
+  turn(heads.q, heads.query_heads);
+}
+
 void Backend::gather_rows(const float* x, std::span<const std::int32_t> rows, int cols, float* y, Stream stream) {
   const std::uint64_t bytes = static_cast<std::uint64_t>(cols) * sizeof(float);
   for (const std::int32_t row : rows) {

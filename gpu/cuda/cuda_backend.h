@@ -67,6 +67,7 @@ class CudaBackend final : public Backend {
   void sum_rows(float* x, std::span<const std::int32_t> rows, std::span<const float> weights, int T, int cols, float* y,
                 Stream queue) override;
   void rms_norm(const float* x, int rows, int n, const float* weight, float eps, float* y, Stream queue) override;
+  void add_and_norm(const AddAndNorm& what, Stream queue) override;
   void add(float* y, const float* x, std::int64_t n, Stream queue) override;
   void scale(float* x, std::int64_t n, float factor, Stream queue) override;
   void silu_mul(float* gate, const float* up, std::int64_t n, Stream queue) override;
@@ -79,6 +80,7 @@ class CudaBackend final : public Backend {
   void top_values(const float* x, std::int64_t n, int k, std::int32_t* ids, float* values, Stream queue) override;
 
   void append(const CacheView& cache, const float* k, const float* v, int T, Stream queue) override;
+  void enter(const CacheView& cache, const NewHeads& heads, Stream queue) override;
   void spill(const CacheView& cache, int tokens, const offload::BlockLayout& layout, std::byte* block,
              Stream queue) override;
   void gated_delta(const DeltaLayer& layer, const DeltaState& state, float* inputs, const float* a, const float* b,

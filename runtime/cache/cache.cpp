@@ -142,10 +142,18 @@ std::vector<gpu::CacheView> Cache::global_views() const {
 }
 
 void Cache::append(int layer, const float* k, const float* v, int T) {
+  add(layer, T, [&] { backend_->append(view(layer), k, v, T, backend_->stream()); });
+}
+
+void Cache::enter(int layer, const gpu::NewHeads& heads) {
+  add(layer, heads.T, [&] { backend_->enter(view(layer), heads, backend_->stream()); });
+}
+
+void Cache::add(int layer, int T, const std::function<void()>& write) {
   Tail& tail = tails_[static_cast<std::size_t>(layer)];
   if (tail.pending > 0) abandon();
   make_room(tail, T);
-  backend_->append(view(layer), k, v, T, backend_->stream());
+  write();
   tail.pending = T;
   if (!tail.kept_on_device && !held_ && !drafting_) start_spills(layer);
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,8 @@ class Cache {
 
   // Writes k, v (f32 [T][Hkv][d] of the layer, device) behind the layer's live tokens, making room first.
   void append(int layer, const float* k, const float* v, int T);
+  // The same by Backend::enter(), which makes of these heads what attention takes.
+  void enter(int layer, const gpu::NewHeads& heads);
   // The state of a recurrent layer before and behind T more tokens, for the caller to make the latter of the former.
   gpu::DeltaState advance(int layer, int T);
   void commit();
@@ -149,6 +152,8 @@ class Cache {
     gpu::Buffer before_drafts;
   };
   Cache(const Cache& other, offload::Store store, std::int64_t tokens);
+  // Makes room for T tokens of a layer, which `write` then writes.
+  void add(int layer, int T, const std::function<void()>& write);
   // Returns how many heads a layer without a store has, where their shape is another than the store's; else 0.
   int own_heads(const Tail& tail) const;
   void restore_state(Tail& tail, const offload::SnapshotTail& saved, const std::string& file, int layer) const;

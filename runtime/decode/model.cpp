@@ -184,19 +184,15 @@ void Model::forward(Cache& cache, Workspace& workspace, std::span<const std::int
   for (int layer = 0; layer < config_.layers; ++layer) {
     if (layer + 1 == config_.layers && want == Want::last) rows = 1;
     if (layer + 1 == config_.layers && want == Want::none && !see) rows = 0;
-    attend(layer, cache, workspace, act, T, rows, attention);
-    if (rows > 0) {
-      const std::vector<ExpertTokens> chosen = mlp(layer, act, act.hidden + (T - rows) * H, rows);
-      if (T == 1) show_experts(layer, chosen, 0, cache.tokens(), attention);
-    }
-    backend_->flag_nonfinite(act.hidden + (T - rows) * H, rows * H, layer, workspace.flag.device.as<std::int32_t>(),
-                             stream);
+    attend(layer, cache, workspace, act, T, rows, attention, layer > 0);
+    if (rows == 0) break;
+    const std::vector<ExpertTokens> chosen =
+        mlp(layer, act, act.hidden + (T - rows) * H, rows, {norm_behind(layer), &workspace.flag});
+    if (T == 1) show_experts(layer, chosen, 0, cache.tokens(), attention);
   }
   if (want != Want::none) {
-    output(workspace, act, act.hidden + (T - rows) * H, rows);
+    output(workspace, act, rows);
     flag_logits(workspace.logits.as<float>(), rows, workspace.flag);
-  } else if (see) {
-    output_norm(act, act.hidden, rows);
   }
   bring_flag(workspace.flag);  // first, so that who reads the logits waits for both
   if (want != Want::none && read) {
@@ -235,13 +231,11 @@ void Model::forward_by_layer(Cache& cache, Workspace& workspace, std::span<const
       const bool states = last && see && at + T > S - seen;
       attend(layer, grown, workspace, act, T, last && !states ? 0 : T, attention);
       if (states) {
-        mlp(layer, act, act.hidden, T);
-        output_norm(act, act.hidden, T);
+        mlp(layer, act, act.hidden, T, {weights_.final_norm});
         see(tokens.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(T)), act.normed);
       }
       if (!last) {
-        mlp(layer, act, act.hidden, T);
-        backend_->flag_nonfinite(act.hidden, T * H, layer, workspace.flag.device.as<std::int32_t>(), stream);
+        mlp(layer, act, act.hidden, T, {nullptr, &workspace.flag});
         hidden.keep(at, T);
       }
       grown.commit();

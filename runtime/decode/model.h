@@ -208,8 +208,17 @@ class Model {
   static bool is_finite(const NanFlag& flag);
   void require_finite(const NanFlag& flag, std::int64_t last_position) const;
   Activations prepare(Workspace& workspace, int T) const;
+  // What comes behind a layer's part, once its output has been added to the residual stream.
+  struct Behind {
+    const float* norm = nullptr;    // that the stream goes under, into Activations::normed; null: none
+    const NanFlag* flag = nullptr;  // that says whether all numbers of the layer are finite; null: nobody asks
+  };
+  // Returns the norm in front of the part that comes next, if the stream goes under one as a whole.
+  const float* norm_before_mlp(int layer) const;
+  const float* norm_behind(int layer) const;
+  // `under_norm`: Activations::normed has the stream under the layer's norm.
   void attend(int layer, Cache& cache, Workspace& workspace, const Activations& act, int T, int rows,
-              AttentionPolicy& policy) const;
+              AttentionPolicy& policy, bool under_norm = false) const;
   void advance(int layer, Cache& cache, Workspace& workspace, const Activations& act, const float* input, int T,
                int rows) const;
   // The inputs of a recurrent layer for T tokens: f32 [T][channels], [T][Hv], [T][Hv].
@@ -226,20 +235,21 @@ class Model {
   void project_heads(int layer, const float* input, int T, bool and_q, const Activations& act) const;
   void project_q(int layer, const float* input, int T, const Activations& act) const;
   void norm_heads(float* x, int tokens, int heads, int d, const float* weight) const;
+  void enter(int layer, Cache& cache, const Activations& act, int T, bool and_q) const;
   gpu::CacheView view_of(int layer, const Cache& cache) const;
-  void append(int layer, Cache& cache, const Activations& act, int T) const;
-  void rotate_and_scale_q(int layer, float* q, int T, std::int64_t position) const;
+  void turn_q(int layer, float* q, int T, std::int64_t position) const;
   void mix(const LayerStep& at, const float* q, int queries, int rows, float* out, AttentionPolicy& policy,
            std::vector<gpu::AttendStep>* left = nullptr) const;
   void add_attention_output(int layer, const Activations& act, float* mixed, float* hidden, int rows) const;
   Activations row_of(int layer, const Activations& act, std::int64_t row) const;
-  void output(Workspace& workspace, const Activations& act, const float* hidden, int rows) const;
+  void output(Workspace& workspace, const Activations& act, int rows) const;
   void output_norm(const Activations& act, const float* hidden, int rows) const;
   void join(Workspace& workspace, std::span<const std::int32_t> tokens, const float* states,
             const Activations& act) const;
   void flag_logits(const float* logits, int rows, const NanFlag& flag) const;
+  void flag_nonfinite(const float* x, std::int64_t n, std::int32_t tag, const NanFlag& flag) const;
   // Returns the experts that the rows go through; none where the layer has none.
-  std::vector<ExpertTokens> mlp(int layer, const Activations& act, float* hidden, int rows) const;
+  std::vector<ExpertTokens> mlp(int layer, const Activations& act, float* hidden, int rows, const Behind& behind) const;
   void show_experts(int layer, std::span<const ExpertTokens> chosen, std::int32_t row, std::int64_t position,
                     AttentionPolicy& attention) const;
   int tokens_as_alone() const;  // gpu::Backend::tokens_multiplied_as_alone(), wherever it is multiplied
@@ -262,7 +272,8 @@ class Model {
   const float* normed(const float* x, const float* norm, const Activations& act, int rows) const;
   gpu::Rope rope_of(int layer) const;
   void scale_queries(int layer, float* q, int T, std::int64_t position) const;
-  void add_residual(float* hidden, const float* norm, const Activations& act, int rows) const;
+  void add_residual(int layer, float* hidden, const float* norm, const Activations& act, int rows,
+                    const Behind& behind) const;
 
   ModelConfig config_;
   WeightForm form_;

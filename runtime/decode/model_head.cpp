@@ -49,8 +49,8 @@ const float* Model::predict_behind(Cache& cache, Workspace& workspace, std::int3
   clear_flag(workspace.flag);
   join(workspace, {&token, 1}, state, act);
   attend(0, cache, workspace, act, 1, 1, policy);
-  mlp(0, act, act.hidden, 1);
-  output(workspace, act, act.hidden, 1);
+  mlp(0, act, act.hidden, 1, {weights_.final_norm});
+  output(workspace, act, 1);
   flag_logits(workspace.logits.as<float>(), 1, workspace.flag);
   bring_flag(workspace.flag);
   backend_->synchronize(backend_->stream());

@@ -8,25 +8,28 @@ namespace hayloft::runtime {
 
 // The residual stream of the newest `rows` positions gains the layer's attention; K and V of all T enter the cache.
 void Model::attend(int layer, Cache& cache, Workspace& workspace, const Activations& act, int T, int rows,
-                   AttentionPolicy& policy) const {
+                   AttentionPolicy& policy, bool under_norm) const {
   const std::int64_t H = config_.hidden_size;
   const std::int64_t position = cache.tokens(layer);
-  const float* const input =
-      normed(act.hidden, weights_.layers[static_cast<std::size_t>(layer)].attention_norm, act, T);
+  const float* const norm = weights_.layers[static_cast<std::size_t>(layer)].attention_norm;
+  const float* const input = under_norm && norm ? act.normed : normed(act.hidden, norm, act, T);
   if (config_.kind(layer) == LayerKind::recurrent) {
     advance(layer, cache, workspace, act, input, T, rows);
     return;
   }
   project_heads(layer, input, T, rows == T, act);
-  append(layer, cache, act, T);
+  enter(layer, cache, act, T, rows == T);
   const gpu::CacheView view = view_of(layer, cache);
   const LayerStep at{*backend_,     backend_->stream(),  layer, view,
                      cache.store(), config_.query_heads, T,     workspace.scratch};
   int queries = rows;  // of the newest positions
   if (rows < T && config_.kind(layer) == LayerKind::global) queries = std::max(rows, policy.queries_wanted(at));
   if (queries == 0) return;
-  if (rows < T) project_q(layer, input + (T - queries) * H, queries, act);
-  rotate_and_scale_q(layer, act.q, queries, position + T - queries);
+  if (rows < T) {
+    project_q(layer, input + (T - queries) * H, queries, act);
+    turn_q(layer, act.q, queries, position + T - queries);
+  }
+  scale_queries(layer, act.q, queries, position + T - queries);
   mix(at, act.q, queries, rows, act.mixed, policy);
   if (rows == 0) return;
   project_gate(layer, input + (T - rows) * H, rows, act);
@@ -82,9 +85,30 @@ void Model::project_heads(int layer, const float* input, int T, bool and_q, cons
     const auto bytes = static_cast<std::uint64_t>(T * heads.width()) * sizeof(float);
     backend_->copy(act.v, act.k, bytes, backend_->stream());
   }
+  if (!config_.qk_norm_whole) return;
   norm_heads(act.k, T, heads.kv, heads.dim, w.k_norm);
   norm_heads(act.v, T, heads.kv, heads.dim, w.v_norm);
   if (and_q) norm_heads(act.q, T, config_.query_heads, heads.dim, w.q_norm);
+}
+
+// K and V of T positions, under what norms single heads have and K turned, enter the cache behind those that it has;
+// with `and_q` their queries become what keys are multiplied with, but for their scale.
+void Model::enter(int layer, Cache& cache, const Activations& act, int T, bool and_q) const {
+  const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
+  gpu::NewHeads heads;
+  if (and_q) heads.q = act.q;
+  heads.query_heads = config_.query_heads;
+  heads.k = act.k;
+  heads.v = act.v;
+  heads.T = T;
+  if (!config_.qk_norm_whole) {
+    heads.q_norm = w.q_norm;
+    heads.k_norm = w.k_norm;
+    heads.v_norm = w.v_norm;
+  }
+  heads.eps = config_.rms_norm_eps;
+  if (config_.rope[static_cast<std::size_t>(layer)]) heads.rope = rope_of(layer);
+  cache.enter(layer, heads);
 }
 
 void Model::project_q(int layer, const float* input, int T, const Activations& act) const {
@@ -99,22 +123,11 @@ gpu::CacheView Model::view_of(int layer, const Cache& cache) const {
   return view;
 }
 
-// K, rotated, and V of T positions enter the cache behind those that it has.
-void Model::append(int layer, Cache& cache, const Activations& act, int T) const {
-  if (config_.rope[static_cast<std::size_t>(layer)]) {
-    const LayerHeads heads = config_.heads(layer);
-    backend_->rope(act.k, T, heads.kv, heads.dim, cache.tokens(layer), rope_of(layer), backend_->stream());
-  }
-  cache.append(layer, act.k, act.v, T);
-}
-
-// Queries of T positions from `position` on become what keys are multiplied with.
-void Model::rotate_and_scale_q(int layer, float* q, int T, std::int64_t position) const {
-  if (config_.rope[static_cast<std::size_t>(layer)]) {
-    const int d = config_.heads(layer).dim;
-    backend_->rope(q, T, config_.query_heads, d, position, rope_of(layer), backend_->stream());
-  }
-  scale_queries(layer, q, T, position);
+// Turns queries of T positions from `position` on.
+void Model::turn_q(int layer, float* q, int T, std::int64_t position) const {
+  if (!config_.rope[static_cast<std::size_t>(layer)]) return;
+  const int d = config_.heads(layer).dim;
+  backend_->rope(q, T, config_.query_heads, d, position, rope_of(layer), backend_->stream());
 }
 
 // Attends for the newest `rows` positions, into out [rows][Hq d], by the queries of the newest `queries`. With
@@ -150,7 +163,16 @@ void Model::add_attention_output(int layer, const Activations& act, float* mixed
     backend_->sigmoid_mul(mixed, act.output_gate, rows * width, backend_->stream());
   }
   backend_->matmul(mixed, rows, w.o, w.o_bias, act.delta, backend_->stream());
-  add_residual(hidden, w.attended_norm, act, rows);
+  add_residual(layer, hidden, w.attended_norm, act, rows, {norm_before_mlp(layer)});
+}
+
+const float* Model::norm_before_mlp(int layer) const {
+  return config_.experts.in(layer) ? nullptr : weights_.layers[static_cast<std::size_t>(layer)].mlp_norm;
+}
+
+const float* Model::norm_behind(int layer) const {
+  return layer + 1 < config_.layers ? weights_.layers[static_cast<std::size_t>(layer) + 1].attention_norm
+                                    : weights_.final_norm;
 }
 
 // The pieces of one row that a sequence of its own works on.
@@ -213,24 +235,30 @@ void Model::scale_queries(int layer, float* q, int T, std::int64_t position) con
 }
 
 // hidden += what is in act.delta, under its norm and scaled as the architecture has it.
-void Model::add_residual(float* hidden, const float* norm, const Activations& act, int rows) const {
+void Model::add_residual(int layer, float* hidden, const float* norm, const Activations& act, int rows,
+                         const Behind& behind) const {
   const gpu::Stream stream = backend_->stream();
   const std::int64_t n = static_cast<std::int64_t>(rows) * config_.hidden_size;
   if (norm) {
     backend_->rms_norm(act.delta, rows, config_.hidden_size, norm, config_.rms_norm_eps, act.delta, stream);
   }
   scale(act.delta, n, config_.residual_scale);
-  backend_->add(hidden, act.delta, n, stream);
+  gpu::AddAndNorm all{hidden, act.delta, rows, config_.hidden_size};
+  if (behind.flag) all.flag = behind.flag->device.as<std::int32_t>();
+  all.tag = layer;
+  all.weight = behind.norm;
+  all.eps = config_.rms_norm_eps;
+  all.normed = act.normed;
+  backend_->add_and_norm(all, stream);
 }
 
-// Logits of `rows` positions.
-void Model::output(Workspace& workspace, const Activations& act, const float* hidden, int rows) const {
+// Logits of `rows` positions, whose states under the last norm are in act.normed.
+void Model::output(Workspace& workspace, const Activations& act, int rows) const {
   const gpu::Stream stream = backend_->stream();
   const std::int64_t count = static_cast<std::int64_t>(rows) * config_.vocab_size;
   const std::uint64_t bytes = static_cast<std::uint64_t>(count) * sizeof(float);
   if (workspace.logits.bytes() < bytes) workspace.logits = backend_->allocate(bytes, stream);
   auto* const logits = workspace.logits.as<float>();
-  output_norm(act, hidden, rows);
   backend_->matmul(act.normed, rows, weights_.output, nullptr, logits, stream);
   scale(logits, count, config_.logit_scale);
   if (config_.logit_cap > 0) backend_->soft_cap(logits, count, config_.logit_cap, stream);
@@ -243,8 +271,11 @@ void Model::output_norm(const Activations& act, const float* hidden, int rows) c
 }
 
 void Model::flag_logits(const float* logits, int rows, const NanFlag& flag) const {
-  backend_->flag_nonfinite(logits, static_cast<std::int64_t>(rows) * config_.vocab_size, config_.layers,
-                           flag.device.as<std::int32_t>(), backend_->stream());
+  flag_nonfinite(logits, static_cast<std::int64_t>(rows) * config_.vocab_size, config_.layers, flag);
+}
+
+void Model::flag_nonfinite(const float* x, std::int64_t n, std::int32_t tag, const NanFlag& flag) const {
+  backend_->flag_nonfinite(x, n, tag, flag.device.as<std::int32_t>(), backend_->stream());
 }
 
 // Computes gate [n] = f(gate) * up.
@@ -268,7 +299,10 @@ void Model::multiply_mlp(const LayerWeights& w, const float* input, int rows, co
   backend_->matmul(act.gate, rows, w.down, w.down_bias, act.delta, backend_->stream());
 }
 
-std::vector<ExpertTokens> Model::mlp(int layer, const Activations& act, float* hidden, int rows) const {
+// The residual stream of `rows` positions, which act.normed has under the MLP's norm where that is
+// norm_before_mlp(), gains the MLP's output.
+std::vector<ExpertTokens> Model::mlp(int layer, const Activations& act, float* hidden, int rows,
+                                     const Behind& behind) const {
   const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
   const bool experts = config_.experts.in(layer), beside = experts && config_.experts.beside_inner > 0;
   const int n = config_.hidden_size;
@@ -278,13 +312,20 @@ std::vector<ExpertTokens> Model::mlp(int layer, const Activations& act, float* h
   if (beside) {
     backend_->rms_norm(act.delta, rows, n, w.experts.mixed_norm, config_.rms_norm_eps, mixed, backend_->stream());
   }
-  if (!experts || beside) multiply_mlp(w, normed(hidden, w.mlp_norm, act, rows), rows, act);
+  if (beside) multiply_mlp(w, normed(hidden, w.mlp_norm, act, rows), rows, act);
+  if (!experts) multiply_mlp(w, w.mlp_norm ? act.normed : hidden, rows, act);
   if (beside) {
     backend_->rms_norm(act.delta, rows, n, w.experts.beside_norm, config_.rms_norm_eps, act.delta, backend_->stream());
     backend_->add(act.delta, mixed, std::int64_t{rows} * n, backend_->stream());
   }
-  add_residual(hidden, w.output_norm, act, rows);
+  if (w.scale == 1) {
+    add_residual(layer, hidden, w.output_norm, act, rows, behind);
+    return chosen;
+  }
+  add_residual(layer, hidden, w.output_norm, act, rows, {});
   scale(hidden, std::int64_t{rows} * n, w.scale);
+  if (behind.flag) flag_nonfinite(hidden, std::int64_t{rows} * n, layer, *behind.flag);
+  if (behind.norm) normed(hidden, behind.norm, act, rows);
   return chosen;
 }
 

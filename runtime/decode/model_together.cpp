@@ -81,25 +81,25 @@ void Model::forward_together(std::span<ModelStep> steps, Workspace& workspace) c
           return;
         }
         const std::int64_t position = step.cache->tokens(layer);
-        append(layer, *step.cache, own, 1);
-        rotate_and_scale_q(layer, own.q, 1, position);
+        enter(layer, *step.cache, own, 1, true);
+        scale_queries(layer, own.q, 1, position);
         const gpu::CacheView view = view_of(layer, *step.cache);
         mix({*backend_, stream, layer, view, step.cache->store(), config_.query_heads, 1, workspace.scratch}, own.q, 1,
             1, own.mixed, *step.attention, &left);
       });
       backend_->attend_together(left, config_.query_heads, stream);
       add_attention_output(layer, act, act.mixed, act.hidden, rows);
-      const std::vector<ExpertTokens> chosen = mlp(layer, act, act.hidden, rows);
+      const std::vector<ExpertTokens> chosen = mlp(layer, act, act.hidden, rows, {});
       each(group, [&](const ModelStep& step, std::int64_t row) {
         show_experts(layer, chosen, static_cast<std::int32_t>(row), step.cache->tokens(), *step.attention);
-        backend_->flag_nonfinite(act.hidden + row * H, H, layer,
-                                 flags[static_cast<std::size_t>(row)].device.as<std::int32_t>(), stream);
+        flag_nonfinite(act.hidden + row * H, H, layer, flags[static_cast<std::size_t>(row)]);
       });
     });
   }
   each_group([&](std::span<ModelStep> group, std::span<NanFlag> flags) {
     const std::int64_t vocab = config_.vocab_size;
-    output(workspace, act, act.hidden, static_cast<int>(group.size()));
+    output_norm(act, act.hidden, static_cast<int>(group.size()));
+    output(workspace, act, static_cast<int>(group.size()));
     each(group, [&](const ModelStep& step, std::int64_t row) {
       const NanFlag& flag = flags[static_cast<std::size_t>(row)];
       const float* const logits = workspace.logits.as<float>() + row * vocab;

@@ -23,7 +23,6 @@ int Model::verify(Cache& cache, Workspace& workspace, std::span<const std::int32
     throw std::logic_error("Model: so many tokens are not verified in one pass");
   }
   const gpu::Stream stream = backend_->stream();
-  const std::int64_t H = config_.hidden_size;
   const Activations act = prepare(workspace, T);
   clear_flag(workspace.flag);
   const Uncommitted uncommitted{cache};
@@ -31,11 +30,10 @@ int Model::verify(Cache& cache, Workspace& workspace, std::span<const std::int32
 
   embed(tokens.data(), T, act.hidden);
   for (int layer = 0; layer < config_.layers; ++layer) {
-    attend(layer, cache, workspace, act, T, T, attention);
-    mlp(layer, act, act.hidden, T);
-    backend_->flag_nonfinite(act.hidden, T * H, layer, workspace.flag.device.as<std::int32_t>(), stream);
+    attend(layer, cache, workspace, act, T, T, attention, layer > 0);
+    mlp(layer, act, act.hidden, T, {norm_behind(layer), &workspace.flag});
   }
-  output(workspace, act, act.hidden, T);
+  output(workspace, act, T);
   auto* const logits = workspace.logits.as<float>();
   flag_logits(logits, T, workspace.flag);
   bring_flag(workspace.flag);

@@ -14,8 +14,6 @@
 namespace hayloft::gpu::cuda {
 namespace {
 
-constexpr int kMostThreads = 1024;  // of a block
-
 template <class T>
 __global__ void embed_kernel(const T* table, const std::int32_t* tokens, int cols, std::int64_t n, float* out) {
   for (std::int64_t i = global_thread(); i < n; i += all_threads()) {
@@ -24,28 +22,12 @@ __global__ void embed_kernel(const T* table, const std::int32_t* tokens, int col
   }
 }
 
-constexpr int kNormHeld = 4;  // elements that a thread keeps between the two passes
-
-// Each row has a block, of a thread for kNormHeld elements as far as a block has so many.
+// Each row has a block of norm_threads().
 __global__ void rms_norm_kernel(const float* x, int n, const float* weight, float eps, float* y) {
   __shared__ float scratch[kMostThreads / kWarp + 1];
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * n;
-  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-  float held[kNormHeld], factors[kNormHeld];
-  for (int j = 0; j < kNormHeld; ++j) {
-    const int i = thread + j * threads;
-    held[j] = i < n ? x[row + i] : 0.0f;
-    factors[j] = i < n ? weight[i] : 0.0f;
-  }
-  float squares = 0;
-  for (int j = 0; j < kNormHeld; ++j) squares += held[j] * held[j];
-  for (int i = thread + kNormHeld * threads; i < n; i += threads) squares += x[row + i] * x[row + i];
-  const float scale = 1 / sqrtf(block_sum(squares, scratch) / static_cast<float>(n) + eps);
-  for (int j = 0; j < kNormHeld; ++j) {
-    const int i = thread + j * threads;
-    if (i < n) y[row + i] = held[j] * scale * factors[j];
-  }
-  for (int i = thread + kNormHeld * threads; i < n; i += threads) y[row + i] = x[row + i] * scale * weight[i];
+  norm_row(
+      x + row, [&](int i) { return x[row + i]; }, n, weight, eps, y + row, scratch);
 }
 
 __global__ void add_kernel(float* y, const float* x, std::int64_t n) {
@@ -82,41 +64,33 @@ __global__ void clamped_mul_kernel(float* gate, const float* up, std::int64_t n,
 
 __global__ void soft_cap_kernel(float* x, std::int64_t n, float cap) {
   for (std::int64_t i = global_thread(); i < n; i += all_threads()) {
-    const bool finite = (bits_of(x[i]) & 0x7f800000u) != 0x7f800000u;
-    if (finite) x[i] = cap * tanhf(x[i] / cap);
+    if (finite_number(x[i])) x[i] = cap * tanhf(x[i] / cap);
   }
 }
 
 __global__ void flag_nonfinite_kernel(const float* x, std::int64_t n, std::int32_t tag, std::int32_t* flag) {
   bool found = false;
   for (std::int64_t i = global_thread(); i < n; i += all_threads()) {
-    found |= (bits_of(x[i]) & 0x7f800000u) == 0x7f800000u;
+    found |= !finite_number(x[i]);
   }
   if (found) atomic_min(flag, tag);
 }
 
 // Grid: (T, parts of the heads). A thread rotates one pair of components in every so-manieth head of its token, by an
-// angle found once. In double until what is left of the angle is below one turn, so that a position of a million is as
-// exact as position one; half a turn then costs half a unit in f32's last place of it.
+// angle found once.
 __global__ void rope_kernel(float* x, int heads, int d, std::int64_t position, const float* inverse_frequency, int half,
                             float magnitude) {
   const int step = kStridedThreads / half;
   const int pair = static_cast<int>(threadIdx.x) % half;
   const int first = static_cast<int>(threadIdx.x) / half;
   if (first >= step) return;
-  constexpr double half_turns = 0.31830988618379067154;  // 1 / pi
-  const double angle =
-      static_cast<double>(position + blockIdx.x) * static_cast<double>(inverse_frequency[pair]) * half_turns;
-  float sine, cosine;
-  sin_cos_pi(static_cast<float>(angle - 2 * rint(angle / 2)), &sine, &cosine);
-  sine *= magnitude;
-  cosine *= magnitude;
+  const Turn turn = turn_at(position + blockIdx.x, inverse_frequency[pair], magnitude);
   const int stride = step * static_cast<int>(gridDim.y);
   for (int head = first + step * static_cast<int>(blockIdx.y); head < heads; head += stride) {
     float* const at = x + (static_cast<std::int64_t>(blockIdx.x) * heads + head) * d + pair;
-    const float a = at[0], b = at[half];
-    at[0] = a * cosine - b * sine;
-    at[half] = b * cosine + a * sine;
+    const float2 turned = turn.of(at[0], at[half]);
+    at[0] = turned.x;
+    at[half] = turned.y;
   }
 }
 
@@ -150,9 +124,8 @@ void CudaBackend::embed(const Matrix& table, const std::int32_t* tokens, int T, 
 
 void CudaBackend::rms_norm(const float* x, int rows, int n, const float* weight, float eps, float* y, Stream queue) {
   const cudaStream_t stream = native(queue);
-  const int warps = std::min(kMostThreads / kWarp, static_cast<int>(blocks_for(n, kNormHeld * kWarp)));
-  launch("rms_norm", rms_norm_kernel, {dim3(static_cast<unsigned>(rows)), dim3(static_cast<unsigned>(warps * kWarp))},
-         stream, x, n, weight, eps, y);
+  launch("rms_norm", rms_norm_kernel, {dim3(static_cast<unsigned>(rows)), dim3(norm_threads(n))}, stream, x, n, weight,
+         eps, y);
 }
 
 void CudaBackend::add(float* y, const float* x, std::int64_t n, Stream queue) {
