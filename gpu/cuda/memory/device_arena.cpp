@@ -49,6 +49,7 @@ DeviceArena::DeviceArena(int device, std::uint64_t budget_bytes, std::uint64_t s
 }
 
 DeviceArena::~DeviceArena() {
+  drop_kept();
   for (Pool* pool : {&session_, &step_, &lasting_}) close(*pool);
 }
 
@@ -198,9 +199,31 @@ DeviceArena::Pool& DeviceArena::pool_for(std::uint64_t bytes, Purpose purpose) {
   return take_from(session_);
 }
 
+// Returns a kept piece of about so many bytes, null where there is none. The steps of one session ask for the same
+// sizes again and again, which grow as it does.
+void* DeviceArena::take_kept(std::uint64_t bytes) {
+  const auto found = kept_.lower_bound(bytes);
+  if (found == kept_.end() || found->first - bytes > bytes / 2) return nullptr;
+  void* const data = found->second;
+  others_[data] = {&step_, found->first};
+  step_.used += found->first;
+  kept_bytes_ -= found->first;
+  kept_.erase(found);
+  return data;
+}
+
+void DeviceArena::drop_kept() noexcept {
+  for (const auto& [bytes, data] : kept_) cudaFreeAsync(data, steps_);
+  kept_.clear();
+  kept_bytes_ = 0;
+}
+
 void* DeviceArena::allocate(std::uint64_t bytes, cudaStream_t stream, Purpose purpose) {
   bytes = rounded_to(alignment, std::max<std::uint64_t>(bytes, 1));
   std::unique_lock lock(mutex_);
+  if (purpose == Purpose::step && stream == steps_) {
+    if (void* const kept = take_kept(bytes)) return kept;
+  }
   const bool set_aside = purpose == Purpose::step && bytes <= step_.most - step_.used;
   if (const std::uint64_t left = left_for_sessions(); !set_aside && bytes > left && spare_) {
     lock.unlock();  // it frees
@@ -208,13 +231,14 @@ void* DeviceArena::allocate(std::uint64_t bytes, cudaStream_t stream, Purpose pu
     lock.lock();
   }
   Pool& pool = pool_for(bytes, purpose);
+  if (&pool == &step_ && step_.used + kept_bytes_ > step_.most) drop_kept();
   peak_ = std::max(peak_, used());
   lock.unlock();  // the driver may wait for the device
   try {
     void* const data = allocate_from(pool, bytes, stream);
     if (&pool != &session_) {
       lock.lock();
-      others_[data] = &pool;
+      others_[data] = {&pool, bytes};
     }
     return data;
   } catch (...) {
@@ -239,6 +263,10 @@ void* DeviceArena::allocate_from(Pool& pool, std::uint64_t bytes, cudaStream_t s
     return result == cudaSuccess ? taken() : result;
   };
   cudaError_t result = taken();
+  if (result == cudaErrorMemoryAllocation && &pool == &step_) {
+    const std::lock_guard lock(mutex_);
+    drop_kept();
+  }
   if (result == cudaErrorMemoryAllocation) result = taken_when_joined();
   if (result == cudaErrorMemoryAllocation && spare_) {  // pieces that are kept lie between
     spare_(UINT64_MAX);
@@ -258,10 +286,18 @@ void* DeviceArena::allocate_from(Pool& pool, std::uint64_t bytes, cudaStream_t s
 void DeviceArena::free(void* data, std::uint64_t bytes, cudaStream_t stream) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = others_.find(data);
-  Pool& pool = found == others_.end() ? session_ : *found->second;
-  if (found != others_.end()) others_.erase(found);
+  Piece piece{&session_, rounded_to(alignment, std::max<std::uint64_t>(bytes, 1))};
+  if (found != others_.end()) {
+    piece = found->second;
+    others_.erase(found);
+  }
+  piece.pool->used -= piece.bytes;
+  if (piece.pool == &step_ && stream == steps_) {
+    kept_.emplace(piece.bytes, data);
+    kept_bytes_ += piece.bytes;
+    return;
+  }
   cudaFreeAsync(data, stream);  // fails when the device is lost, and then there is nothing to free
-  pool.used -= rounded_to(alignment, std::max<std::uint64_t>(bytes, 1));
 }
 
 }  // namespace hayloft::gpu::cuda

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
@@ -47,6 +48,11 @@ class DeviceArena {
   // said to be exhausted, by the thread that allocates or sets aside. To be told before the arena is used.
   void when_short(std::function<void(std::uint64_t bytes)> spare) { spare_ = std::move(spare); }
 
+  // From now on pieces for steps that are freed on this stream are kept, and handed out again on it without a call of
+  // the driver, as long as there is room for others beside them. The stream outlives the arena. To be told before the
+  // arena is used.
+  void keep_steps_of(cudaStream_t stream) { steps_ = stream; }
+
   std::uint64_t budget_bytes() const { return budget_; }
   std::uint64_t used_bytes() const;  // with what is set aside; the rest may be had by a session
   std::uint64_t peak_bytes() const;
@@ -67,7 +73,15 @@ class DeviceArena {
     std::uint64_t used = 0;
   };
 
+  // A piece that is not of the sessions' pool, and its size in that.
+  struct Piece {
+    Pool* pool = nullptr;
+    std::uint64_t bytes = 0;
+  };
+
   void open(Pool& pool, std::uint64_t most);
+  void* take_kept(std::uint64_t bytes);
+  void drop_kept() noexcept;
   void fill(const Pool& pool) const;
   void close(Pool& pool) noexcept;
   void trim_lasting();
@@ -84,7 +98,10 @@ class DeviceArena {
   std::function<void(std::uint64_t bytes)> spare_;
   mutable std::mutex mutex_;  // guards all below
   Pool session_, lasting_, step_;
-  std::unordered_map<void*, Pool*> others_;  // the pieces that are not of the sessions' pool
+  std::unordered_map<void*, Piece> others_;
+  cudaStream_t steps_ = nullptr;
+  std::multimap<std::uint64_t, void*> kept_;  // by size
+  std::uint64_t kept_bytes_ = 0;
   std::uint64_t aside_ = 0;
   std::uint64_t peak_ = 0;
   std::uint64_t driver_peak_ = 0;  // with pools that are closed
