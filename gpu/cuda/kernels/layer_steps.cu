@@ -77,7 +77,7 @@ __global__ void enter_kernel(const EnteringHeads a) {
     for (int i = thread; i < d; i += threads) from[i] = x[i];
     return;
   }
-  f16* const row = a.rows + ((head * a.capacity + a.slot + token) * 2 + (value ? 1 : 0)) * d;
+  f16* const row = a.rows + (head * a.capacity + a.slot + token) * 2 * d + (value ? d : 0);
   for (int pair = thread; pair < d / 2; pair += threads) {
     reinterpret_cast<unsigned*>(row)[pair] = narrow_pair(x[2 * pair], x[2 * pair + 1]);
   }
