@@ -120,11 +120,13 @@ constexpr Cost dense_row(offload::RowFormat format, int tokens) {
 // The instructions of 1024 weights by the bits of a code, of the loop of packed_token_kernel as ptxas makes it of its
 // form with minima, rounding of inputs included; 0: of one_token_kernel.
 constexpr double product_instructions[] = {95.4, 0, 139, 184, 122, 157, 186, 0, 112};
-// The kernels that one layer launches, as a device has been seen to run them; of recurrent ones, as they once were by
-// docs/internals/cuda.md. One kernel selects from short lists, where others take eight. And what each of them is
-// assumed to cost a step.
-constexpr double launches_of_selecting = 32, launches_of_strips = 2, launches_of_others = 15,
-                 launches_of_recurrent = 18, launches_spared_by_short_lists = 7;
+// The kernels that one layer launches, as tests/simt/step_launches_test.cpp counts them, with four products of weights
+// that are packed alike and without the chunks of what is streamed; of recurrent layers, 18 as docs/internals/cuda.md
+// once counted, less the three that sums, flag and norms are spared. One kernel selects from short lists, where others
+// take four, and one each finds out which columns and which rows the device keeps. And what each of them is assumed to
+// cost a step.
+constexpr double launches_of_selecting = 19, launches_of_kept = 1, launches_of_strips = 2, launches_of_others = 10,
+                 launches_of_recurrent = 15, launches_spared_by_short_lists = 3;
 constexpr double short_list_tokens = 65536;
 constexpr double launches_of_further = 3;  // tokens of a pass: attention to the tail and to the store, and the merge
 constexpr double launch_ms = 0.003;
@@ -318,9 +320,11 @@ std::vector<PredictedStage> predict_stages(const DecodeStep& step, const GpuCard
   }
   const double recurrent = static_cast<double>(std::count(config.recurrent.begin(), config.recurrent.end(), true));
   const double list = static_cast<double>(step.counters.positions_scored) / std::max(1.0, layers * config.kv_heads);
-  const double selecting = launches_of_selecting + (step.by_strips > 0          ? launches_of_strips
-                                                    : list <= short_list_tokens ? -launches_spared_by_short_lists
-                                                                                : 0);
+  const double selecting = launches_of_selecting +
+                           (step.by_strips > 0          ? launches_of_strips
+                            : list <= short_list_tokens ? -launches_spared_by_short_lists
+                                                        : 0) +
+                           launches_of_kept * ((step.columns_held > 0 ? 1 : 0) + (step.rows_held > 0 ? 1 : 0));
   roofline.launch(layers * (selects ? selecting : launches_of_others) + recurrent * launches_of_recurrent +
                   (config.layers - layers - recurrent) * launches_of_others +
                   (config.layers - recurrent) * (tokens - 1) * launches_of_further);

@@ -1,0 +1,94 @@
+#include <filesystem>
+#include <random>
+
+#include "runtime/decode/session.h"
+#include "tests/gpu/cuda/backends.h"
+#include "tests/simt/device/control.h"
+#include "tests/support/parameter_name.h"
+
+// Counts what a decode step asks of the driver: kernels a layer, pieces of memory, waits. runtime/plan/gpu_roofline.cpp
+// has the same numbers of kernels.
+namespace hayloft::simt {
+namespace {
+
+using runtime::Model;
+using runtime::Session;
+
+struct Step {
+  const char* name;
+  const char* method;
+  int kernels;  // of a layer, but for products of weights
+  bool long_lists = false;
+  bool kept = false;  // columns and rows, on the device
+  gpu::Link link = gpu::Link::sm;
+  int waits_of_layer = 0;
+};
+
+std::ostream& operator<<(std::ostream& out, const Step& step) {
+  return out << step.name;
+}
+
+class StepLaunches : public ::testing::TestWithParam<Step> {
+ protected:
+  struct Asked {
+    std::int64_t kernels = 0, pool_calls = 0, waits = 0;
+  };
+  static Asked asked() {
+    const std::int64_t pool_calls =
+        calls("cudaMallocFromPoolAsync") + calls("cudaMallocAsync") + calls("cudaFreeAsync");
+    return {launches() - launches("one_token_kernel"), pool_calls, host_waits()};
+  }
+
+  const offload::Topology topology;
+};
+
+// Outside of layers: the flag and the token's row of the embedding go up, that is normed before the first layer, and
+// the logits are looked through.
+constexpr int outside_of_layers = 4;
+
+TEST_P(StepLaunches, AreSoManyALayerAndTakeNoMemoryAndOneWait) {
+  reset();
+  gpu::CudaOptions device;
+  if (GetParam().long_lists) device.short_list_keys = 0;
+  if (GetParam().kept) device.column_cache_bytes = device.row_cache_bytes = std::uint64_t{16} << 20;
+  device.link.f16 = GetParam().link;
+  const std::unique_ptr<gpu::Backend> cuda = testing::make_cuda(device);
+  offload::ArenaOptions memory;
+  memory.budget_bytes = std::uint64_t{64} << 20;
+  memory.chunk_bytes = std::uint64_t{1} << 20;
+  memory.listener = cuda->pinning();
+  offload::Arena arena(topology, memory);
+  const Model model(testing::golden_models() / "llama", *cuda);  // all of its three layers are global
+  runtime::SessionOptions options;
+  options.cache.block_tokens = 256;
+  options.cache.window = 16;
+  Session session(model, arena, options);
+  std::vector<std::int32_t> tokens(600);
+  std::mt19937 random(3);
+  for (auto& token : tokens) token = static_cast<std::int32_t>(random() % 100);
+  session.append(tokens);
+  session.set_method(runtime::make_method(runtime::parse_method(GetParam().method, {}), model.config().head_dim));
+  for (const std::int32_t token : {1, 2}) session.step(token);  // what is set up once, and is asked for by its size
+  const Asked before = asked();
+  session.step(3);
+  const Asked after = asked();
+  EXPECT_EQ(after.kernels - before.kernels, outside_of_layers + model.config().layers * GetParam().kernels);
+  EXPECT_EQ(after.pool_calls, before.pool_calls);
+  EXPECT_EQ(after.waits - before.waits, 1 + model.config().layers * GetParam().waits_of_layer);
+}
+
+// Keys and values that enter, attention to the newest tokens and its merge, silu, and twice a sum with its norm; a
+// chunk of what is streamed. The copy engine wants to be told which columns it is to bring.
+INSTANTIATE_TEST_SUITE_P(
+    Methods, StepLaunches,
+    ::testing::Values(Step{"Dense", "dense", 7}, Step{"DenseByCopies", "dense", 7, false, false, gpu::Link::copy},
+                      Step{"SparqOfShortLists", "sparq:r=4:k=32", 12},
+                      Step{"SparqOfShortListsKept", "sparq:r=4:k=32", 14, false, true},
+                      Step{"SparqOfLongLists", "sparq:r=4:k=32", 15, true},
+                      Step{"SparqOfLongListsKept", "sparq:r=4:k=32", 17, true, true},
+                      Step{"SparqByStrips", "sparq:r=4:k=2", 19, true, true},
+                      Step{"SparqByCopies", "sparq:r=4:k=32", 16, true, false, gpu::Link::copy, 1}),
+    test::by_value);
+
+}  // namespace
+}  // namespace hayloft::simt
