@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-// What stands between the products of a layer, in parts that a device does at once. Every result is, to the bit, that
-// of the operations of gpu/backend.h which a part consists of.
+// Parts of a layer between its products, each of which a device may do at once. Every result is, to the bit, that of
+// the operations of gpu/backend.h which a part consists of.
 namespace hayloft::gpu {
 
 // Rotary position embedding, half-split layout: component i pairs with i + pairs. angle = position *

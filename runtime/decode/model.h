@@ -208,7 +208,7 @@ class Model {
   static bool is_finite(const NanFlag& flag);
   void require_finite(const NanFlag& flag, std::int64_t last_position) const;
   Activations prepare(Workspace& workspace, int T) const;
-  // What comes behind a layer's part, once its output has been added to the residual stream.
+  // Says what comes behind a layer's part, once its output has been added to the residual stream.
   struct Behind {
     const float* norm = nullptr;    // that the stream goes under, into Activations::normed; null: none
     const NanFlag* flag = nullptr;  // that says whether all numbers of the layer are finite; null: nobody asks

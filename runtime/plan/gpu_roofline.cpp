@@ -19,7 +19,9 @@ constexpr int chunk_tokens = 256;
 
 // Per unit of work, from scripts/kernel-costs for sm_89. Instructions are of warps: of SASS for work that grows with
 // the context, of PTX for the launches that a layer has once. Bytes are those that threads name, each once where a
-// cache has them for the second time.
+// cache has them for the second time. Names beside them are those that kernels had when they were counted: a pass over
+// keys now does what narrow_cut and add_up_tallies did, choose_components what sum_tail did, attend_rows what
+// sum_values did.
 struct Cost {
   const char* stage;
   double instructions;

@@ -5,7 +5,7 @@
 #include "gpu/cuda/kernels/launch.h"
 #include "gpu/cuda_memory.h"
 
-// What stands between the products of a layer, in one kernel for each part. A step of decoding launches little else,
+// Each part of a layer between its products is one kernel. A step of decoding launches little else,
 // and each of these kernels takes less time than its launch.
 namespace hayloft::gpu::cuda {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "tests/gpu/cuda/backends.h"
 
-// What goes to the device in one kernel has the bits of the operations that it consists of.
+// Tests that a part which one kernel does has the bits of the operations that it consists of.
 namespace hayloft::testing {
 namespace {
 

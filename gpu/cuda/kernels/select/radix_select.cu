@@ -81,7 +81,7 @@ __device__ inline void write_chunk(const Keys& list, int row, std::int64_t chunk
   }
 }
 
-// What the passes over the chunks of several lists have in common. Grid of each: some blocks, lists.
+// Holds what the passes over the chunks of several lists have in common. Grid of each: some blocks, lists.
 struct Passes {
   Keys list;
   int k = 0;
@@ -111,7 +111,7 @@ __global__ __launch_bounds__(kSelectThreads) void refine_histogram(const Passes 
   merge_bins(bins, histogram + static_cast<std::int64_t>(row) * kBins);
 }
 
-// What lies above the threshold and at it, of each chunk and of each block's run of them.
+// Counts what lies above the threshold and at it, of each chunk and of each block's run of them.
 __global__ __launch_bounds__(kSelectThreads) void tally_chunks(const Passes a) {
   constexpr int warps = kSelectThreads / kWarp;
   __shared__ unsigned scratch[warps];
