@@ -305,7 +305,7 @@ class Backend {
                         std::span<const float> weights /* host */, int T, int cols, float* y, Stream stream);
   // y = x / sqrt(mean(x^2) + eps) * weight, over each of `rows` rows of n; x and y may be the same. weight f32 [n].
   virtual void rms_norm(const float* x, int rows, int n, const float* weight, float eps, float* y, Stream stream) = 0;
-  virtual void add_and_norm(const AddAndNorm& what, Stream stream);
+  virtual void add_and_norm(const AddAndNorm& what, Stream stream);  // gpu/layer_steps.h says what it computes
   virtual void add(float* y, const float* x, std::int64_t n, Stream stream) = 0;             // y += x
   virtual void scale(float* x, std::int64_t n, float factor, Stream stream) = 0;             // x *= factor
   virtual void silu_mul(float* gate, const float* up, std::int64_t n, Stream stream) = 0;    // gate = silu(gate) * up
@@ -330,7 +330,7 @@ class Backend {
   // The cache. k and v are f32 [T][Hkv][d]; they are rounded to f16 and written behind the tail's live slots. The
   // caller sees to it that capacity suffices and adds T to the view's tokens afterwards.
   virtual void append(const CacheView& cache, const float* k, const float* v, int T, Stream stream) = 0;
-  virtual void enter(const CacheView& cache, const NewHeads& heads, Stream stream);
+  virtual void enter(const CacheView& cache, const NewHeads& heads, Stream stream);  // gpu/layer_steps.h
   // Transposes the tail's oldest `tokens` rows into one host block, laid out by `layout`. Done when the stream has
   // reached it.
   virtual void spill(const CacheView& cache, int tokens, const offload::BlockLayout& layout, std::byte* block,

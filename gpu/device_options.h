@@ -42,7 +42,7 @@ struct CudaOptions {
   // --device-rows: what rows that were read not long ago may take likewise. 0: none are kept.
   std::uint64_t row_cache_bytes = 0;
   // Selections from lists of up to so many keys are made by one kernel; from longer ones by several that fill the
-  // device.
+  // device, of which there were eight when this number was found on one, and are four now.
   std::int64_t short_list_keys = std::int64_t{1} << 16;
   // Masses of keys, by which sparse prefill chooses, of so many queries at a time; each time reads the keys anew.
   std::uint64_t mass_bytes = cuda_mass_bytes;

@@ -16,7 +16,7 @@ struct Rope {
   int pairs_of(int d) const { return pairs > 0 ? pairs : d / 2; }
 };
 
-// add() of x to y, then flag_nonfinite() of y, then rms_norm() of y into normed. None of the three may overlap another.
+// add() of x to y, then flag_nonfinite() of y, then rms_norm() of y into normed. No two of y, x and normed may overlap.
 struct AddAndNorm {
   float* y = nullptr;  // f32 [rows][n]
   const float* x = nullptr;
@@ -26,7 +26,7 @@ struct AddAndNorm {
   std::int32_t tag = 0;
   const float* weight = nullptr;  // f32 [n]; null: there is no norm
   float eps = 0;
-  float* normed = nullptr;
+  float* normed = nullptr;  // f32 [rows][n], where there is a weight
 };
 
 // The heads of the T tokens that come next in a sequence. Each is normed by rms_norm(), queries and keys are turned by

@@ -31,11 +31,11 @@ constexpr bool asks_between() {
   return !is_scaled(format);
 }
 
-// Query heads whose sums over a quantisation group fit the registers: then a pass has more columns, and sums are loaded
-// and stored less often. Keys with a scale take more time and registers to make than that saves.
+// So many query heads have sums over a quantisation group that fit the registers: then a pass has more columns, and
+// sums are loaded and stored less often. Keys with a scale take more time and registers to make than that saves.
 constexpr int heads_in_registers = lane_count * unroll == quant_group_tokens ? 4 : 0;
 
-// One pass over a run.
+// Describes one pass over a run.
 struct RunPass {
   const HeadQuery& query;
   const std::byte* columns[most_columns_per_pass];
@@ -207,7 +207,7 @@ template <ColumnFormat format>
 void score_format(const HeadQuery& query, const TokenRun& run, const TokenRun& next, int tokens, float* scores,
                   int stride, const TileNotes* notes) {
   constexpr bool can_many = heads_in_registers > 0 && !is_scaled(format);
-  // Of more columns a scan waits for memory, which likes few of them at a time.
+  // A scan of more columns waits for memory, which likes few of them at a time.
   const bool many = can_many && query.heads <= heads_in_registers && query.rank <= 2 * most_columns_per_pass &&
                     tokens % quant_group_tokens == 0;
   const int most = many ? most_columns_per_pass : columns_per_pass;

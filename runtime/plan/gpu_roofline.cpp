@@ -87,7 +87,7 @@ constexpr Cost rank_strips{"selection", 2525, 11264, 0};
 constexpr double listed_strips = 4;
 // The costs of a layer that do not grow with the context, with 1024 selected positions and 256 tokens in the tail.
 constexpr Cost choosing{"components", 57747, 39424, 0, counted_kv_heads};              // choose_components
-constexpr Cost tail_scores{"tail scores", 103616, 1310976, 0, counted_kv_heads};       // sum_tail
+constexpr Cost tail_scores{"components", 103616, 1310976, 0, counted_kv_heads};        // the same, sum_tail once
 constexpr Cost narrowing{"selection", 3 * 10341.0, 3 * 65731.0, 0, counted_kv_heads};  // narrow_cut, three times
 constexpr Cost alpha{"alpha", 58560, 360576, 0, counted_kv_heads* counted_group};
 constexpr Cost merging[] = {
@@ -125,8 +125,8 @@ constexpr double product_instructions[] = {95.4, 0, 139, 184, 122, 157, 186, 0, 
 // The kernels that one layer launches, as tests/simt/step_launches_test.cpp counts them, with four products of weights
 // that are packed alike and without the chunks of what is streamed; of recurrent layers, 18 as docs/internals/cuda.md
 // once counted, less the three that sums, flag and norms are spared. One kernel selects from short lists, where others
-// take four, and one each finds out which columns and which rows the device keeps. And what each of them is assumed to
-// cost a step.
+// take four, and one each finds out which columns and which rows the device keeps. Each of them is
+// assumed to cost a step launch_ms.
 constexpr double launches_of_selecting = 19, launches_of_kept = 1, launches_of_strips = 2, launches_of_others = 10,
                  launches_of_recurrent = 15, launches_spared_by_short_lists = 3;
 constexpr double short_list_tokens = 65536;

@@ -13,6 +13,7 @@
 namespace hayloft::simt {
 namespace {
 
+using gpu::TailView;
 using gpu::cuda::ComponentChoice;
 constexpr int kv_heads = 3;
 
@@ -69,6 +70,8 @@ class ComponentsTest : public StreamTest {
     }
   }
 
+  bool scores_the_tail_as_its_own_kernel_does(int group, int head_dim, int rank);
+
   // Returns so many numbers, of which `kinds` are different, so that there are ties.
   std::vector<float> numbers(std::size_t count, const std::vector<float>& kinds) {
     std::vector<float> values(count);
@@ -100,6 +103,46 @@ TEST_F(ComponentsTest, PlanesGoWhereTheHostSendsThem) {
       }
     }
   }
+}
+
+// Scores the tail where components are chosen, and by a kernel of its own; returns whether the former was done.
+bool ComponentsTest::scores_the_tail_as_its_own_kernel_does(int group, int head_dim, int rank) {
+  const std::int64_t tokens = 300, capacity = 320, stride = 4;
+  const int scored = kv_heads - 1;  // KV heads
+  ComponentChoice choice;
+  choice.rank = rank;
+  const auto heads = static_cast<std::size_t>(kv_heads * group);
+  const float* const q = upload(normal(heads * static_cast<std::size_t>(head_dim), 1));
+  std::vector<f16> rows(static_cast<std::size_t>(kv_heads * capacity * 2 * head_dim));
+  for (f16& value : rows) value = f16{static_cast<std::uint16_t>(0x3000 + random_() % 0x0c00 + (random_() & 0x8000))};
+  TailView tail;
+  tail.rows = upload(rows);
+  tail.capacity = capacity;
+  tail.first = 9;
+  tail.tokens = tokens;
+  auto* const components = on_device<std::int32_t>(static_cast<std::size_t>(kv_heads * rank));
+  auto* const weights = on_device<float>(heads * static_cast<std::size_t>(rank));
+  const auto count = static_cast<std::size_t>(scored * group * stride);
+  const std::vector<float> none(count);
+  gpu::cuda::PartialSoftmax with{upload(none), upload(none), stride}, alone{upload(none), upload(none), stride};
+  const bool done = gpu::cuda::choose_components(q, kv_heads, group, head_dim, choice, {tail, scored, with}, components,
+                                                 nullptr, weights, stream);
+  gpu::cuda::sum_tail(tail, head_dim, components, weights, rank, group, 0, scored, alone, stream);
+  for (const auto& [a, b] : {std::pair(with.max, alone.max), std::pair(with.sum, alone.sum)}) {
+    const std::vector<float> at_once = to_host(a, count), later = to_host(b, count);
+    EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    EXPECT_EQ(at_once, done ? later : none) << "d=" << head_dim << " g=" << group << " r=" << rank;
+    EXPECT_NE(later, none);
+  }
+  return done;
+}
+
+TEST_F(ComponentsTest, TheTailIsScoredBesidesAsByItsOwnKernel) {
+  for (const int d : {64, 256, 512}) {
+    for (const int group : {1, 4, 7}) EXPECT_TRUE(scores_the_tail_as_its_own_kernel_does(group, d, 16));
+  }
+  EXPECT_TRUE(scores_the_tail_as_its_own_kernel_does(16, 512, 512));
+  EXPECT_FALSE(scores_the_tail_as_its_own_kernel_does(17, 512, 512)) << "whose weights do not fit a block";
 }
 
 TEST_F(ComponentsTest, TiesZerosAndNumbersAtTheEndsOfTheirRangeGoToTheSmallerComponentAsWell) {

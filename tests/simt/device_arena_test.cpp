@@ -75,6 +75,62 @@ TEST_F(DeviceArenaTest, APoolOfStepsThatTheDriverFillsInPartServesAllTheSame) {
   }
 }
 
+class StepPiecesTest : public StreamTest {
+ protected:
+  static constexpr auto step = DeviceArena::Purpose::step;
+
+  static std::int64_t driver_calls() { return calls("cudaMallocFromPoolAsync") + calls("cudaFreeAsync"); }
+};
+
+TEST_F(StepPiecesTest, ServeTheNextStepWithoutTheDriver) {
+  DeviceArena arena(0, 192 * MiB, 96 * MiB);
+  arena.keep_steps_of(stream);
+  void* const first = arena.allocate(16 * MiB, stream, step);
+  arena.free(first, 16 * MiB, stream);
+  const std::int64_t before = driver_calls();
+  void* const second = arena.allocate(15 * MiB, stream, step);  // an eighth less will do
+  EXPECT_EQ(second, first);
+  EXPECT_EQ(driver_calls(), before);
+  arena.free(second, 15 * MiB, stream);
+  void* const smaller = arena.allocate(8 * MiB, stream, step);
+  EXPECT_NE(smaller, first) << "of twice its size";
+  arena.free(smaller, 8 * MiB, stream);
+}
+
+TEST_F(StepPiecesTest, OfOneStreamServeNoOther) {
+  DeviceArena arena(0, 192 * MiB, 96 * MiB);
+  arena.keep_steps_of(stream);
+  arena.free(arena.allocate(16 * MiB, stream, step), 16 * MiB, stream);
+  const std::int64_t before = driver_calls();
+  arena.free(arena.allocate(16 * MiB, other, step), 16 * MiB, other);
+  EXPECT_EQ(driver_calls(), before + 2);
+}
+
+TEST_F(StepPiecesTest, AreGivenUpWhereOthersHaveNoRoomBesideThem) {
+  DeviceArena arena(0, 192 * MiB, 96 * MiB);
+  arena.keep_steps_of(stream);
+  arena.free(arena.allocate(32 * MiB, stream, step), 32 * MiB, stream);
+  const std::int64_t waits = host_waits();
+  void* const most = arena.allocate(96 * MiB, stream, step);
+  EXPECT_EQ(arena.used_bytes(), 96 * MiB) << "of the pool for steps";
+  EXPECT_EQ(host_waits(), waits);
+  arena.free(most, 96 * MiB, stream);
+}
+
+TEST_F(StepPiecesTest, AreGivenUpBeforeTheHostWaitsForMemory) {
+  DeviceArena arena(0, 192 * MiB, 96 * MiB);
+  arena.keep_steps_of(stream);
+  arena.free(arena.allocate(32 * MiB, stream, step), 32 * MiB, stream);
+  fail_call("cudaMallocFromPoolAsync", 1, cudaErrorMemoryAllocation);
+  const std::int64_t waits = host_waits();
+  void* const piece = arena.allocate(48 * MiB, stream, step);
+  EXPECT_EQ(host_waits(), waits);
+  const std::int64_t before = driver_calls();
+  arena.free(arena.allocate(32 * MiB, stream, step), 32 * MiB, stream);
+  EXPECT_EQ(driver_calls(), before + 1) << "the piece of before is the driver's again";
+  arena.free(piece, 48 * MiB, stream);
+}
+
 TEST_F(DeviceArenaTest, APoolOfStepsThatTheDeviceHasNotGotIsRefused) {
   device().memory_bytes = 64 * MiB;
   EXPECT_TRUE(refuses([] { DeviceArena(0, 192 * MiB, 96 * MiB); }, {"no memory left", "96.0 MiB"}));

@@ -77,8 +77,8 @@ TEST_P(StepLaunches, AreSoManyALayerAndTakeNoMemoryAndOneWait) {
   EXPECT_EQ(after.waits - before.waits, 1 + model.config().layers * GetParam().waits_of_layer);
 }
 
-// Keys and values that enter, attention to the newest tokens and its merge, silu, and twice a sum with its norm; a
-// chunk of what is streamed. The copy engine wants to be told which columns it is to bring.
+// Counted are keys and values that enter, attention to the newest tokens and its merge, silu, twice a sum with its
+// norm, and a chunk of what is streamed. The copy engine wants to be told which columns it is to bring.
 INSTANTIATE_TEST_SUITE_P(
     Methods, StepLaunches,
     ::testing::Values(Step{"Dense", "dense", 7}, Step{"DenseByCopies", "dense", 7, false, false, gpu::Link::copy},

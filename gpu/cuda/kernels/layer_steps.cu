@@ -6,7 +6,7 @@
 #include "gpu/cuda_memory.h"
 
 // Each part of a layer between its products is one kernel. A step of decoding launches little else,
-// and each of these kernels takes less time than its launch.
+// and each of these kernels has little to do.
 namespace hayloft::gpu::cuda {
 namespace {
 

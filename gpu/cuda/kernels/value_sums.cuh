@@ -10,7 +10,7 @@ namespace hayloft::gpu::cuda {
 inline constexpr int kMeanRows = 64;   // rows per partial sum of values
 inline constexpr int kMeanAhead = 16;  // of them whose loads are under way together
 
-// The sums of the tail's values, of which SparQ's mean value is made, over kMeanRows rows each.
+// Says where the sums of the tail's values go, of which SparQ's mean value is made, over kMeanRows rows each.
 struct ValueSums {
   DenseRows tail;
   std::int64_t tokens = 0;

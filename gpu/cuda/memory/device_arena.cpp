@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "gpu/cuda/api/refuse.h"
@@ -199,11 +200,11 @@ DeviceArena::Pool& DeviceArena::pool_for(std::uint64_t bytes, Purpose purpose) {
   return take_from(session_);
 }
 
-// Returns a kept piece of about so many bytes, null where there is none. The steps of one session ask for the same
-// sizes again and again, which grow as it does.
+// Returns a kept piece of so many bytes or up to an eighth more, null where there is none. The steps of one session ask
+// for the same sizes again and again, which grow as it does.
 void* DeviceArena::take_kept(std::uint64_t bytes) {
   const auto found = kept_.lower_bound(bytes);
-  if (found == kept_.end() || found->first - bytes > bytes / 2) return nullptr;
+  if (found == kept_.end() || found->first - bytes > bytes / 8) return nullptr;
   void* const data = found->second;
   others_[data] = {&step_, found->first};
   step_.used += found->first;
@@ -264,8 +265,10 @@ void* DeviceArena::allocate_from(Pool& pool, std::uint64_t bytes, cudaStream_t s
   };
   cudaError_t result = taken();
   if (result == cudaErrorMemoryAllocation && &pool == &step_) {
-    const std::lock_guard lock(mutex_);
-    drop_kept();
+    std::unique_lock lock(mutex_);
+    drop_kept();  // pieces that lie between
+    lock.unlock();
+    result = taken();
   }
   if (result == cudaErrorMemoryAllocation) result = taken_when_joined();
   if (result == cudaErrorMemoryAllocation && spare_) {  // pieces that are kept lie between
@@ -293,9 +296,12 @@ void DeviceArena::free(void* data, std::uint64_t bytes, cudaStream_t stream) noe
   }
   piece.pool->used -= piece.bytes;
   if (piece.pool == &step_ && stream == steps_) {
-    kept_.emplace(piece.bytes, data);
-    kept_bytes_ += piece.bytes;
-    return;
+    try {
+      kept_.emplace(piece.bytes, data);
+      kept_bytes_ += piece.bytes;
+      return;
+    } catch (const std::bad_alloc&) {  // then the driver has it back
+    }
   }
   cudaFreeAsync(data, stream);  // fails when the device is lost, and then there is nothing to free
 }

@@ -48,9 +48,9 @@ class DeviceArena {
   // said to be exhausted, by the thread that allocates or sets aside. To be told before the arena is used.
   void when_short(std::function<void(std::uint64_t bytes)> spare) { spare_ = std::move(spare); }
 
-  // From now on pieces for steps that are freed on this stream are kept, and handed out again on it without a call of
-  // the driver, as long as there is room for others beside them. The stream outlives the arena. To be told before the
-  // arena is used.
+  // From now on pieces for steps that are freed on this stream are kept, and handed out again on it, and on no other,
+  // without a call of the driver, as long as there is room for others beside them. The stream outlives the arena. To be
+  // told before the arena is used.
   void keep_steps_of(cudaStream_t stream) { steps_ = stream; }
 
   std::uint64_t budget_bytes() const { return budget_; }

@@ -23,7 +23,7 @@ inline constexpr int least_lead = 8;
 // lines asked for at once make it wait.) Into the second-level cache, since the first is full of scores.
 class Lookahead {
  public:
-  // What to ask for: two cache lines of each column of a pass.
+  // Says what to ask for: two cache lines of each column of a pass.
   class Due {
    public:
     Due() : Due(nothing(), 0) {}
@@ -36,7 +36,7 @@ class Lookahead {
    private:
     friend Lookahead;
     Due(const std::byte* const* columns, std::ptrdiff_t at) : columns_(columns), at_(at) {}
-    // Places that are near already.
+    // Returns places that are near already.
     static const std::byte* const* nothing() {
       alignas(cache_line) static constexpr std::byte lines[2 * cache_line] = {};
       static constexpr auto places = [] {

@@ -58,8 +58,8 @@ __device__ inline void choose_whole(float matters, int head_dim, int rank, int* 
 }
 
 // The `bits` planes that are worth most: components into chosen and how many planes of each into planes, [rank], more
-// before fewer; null: nobody is told. Of how many any are read. Contains barriers; thread i has what component i
-// matters by.
+// before fewer; null: nobody is told. Returns of how many any are read. Contains barriers; thread i has what component
+// i matters by.
 template <int threads>
 __device__ inline int choose_planes(float matters, int head_dim, int rank, int bits, int* chosen, int* planes) {
   __shared__ uint4 worth[threads];
@@ -100,7 +100,7 @@ __device__ inline int choose_planes(float matters, int head_dim, int rank, int b
   return used;
 }
 
-// The logits of a chunk of the tail, a row per thread, of all of a KV head's queries, and their partial softmaxes:
+// Scores a chunk of the tail, a row per thread, for all of a KV head's queries, and writes their partial softmaxes:
 // rows are in device memory and few. components and weights are the KV head's, partials from its first query head on.
 // Contains barriers. scratch: block_sum()'s.
 __device__ inline void score_tail_chunk(const TailView& tail, int head_dim, int head, const std::int32_t* components,
@@ -147,6 +147,7 @@ __global__ __launch_bounds__(threads) void choose_components_kernel(const float*
                                                                     ComponentChoice choice, TailScores tail,
                                                                     std::int32_t* components, std::int32_t* planes,
                                                                     float* weights) {
+  static_assert(threads >= kTailThreads, "a chunk of the tail has a thread for each row");
   __shared__ int chosen[threads];
   __shared__ float scratch[threads / kWarp + 1];
   const int head = blockIdx.y, i = threadIdx.x;

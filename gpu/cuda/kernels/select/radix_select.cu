@@ -10,10 +10,9 @@ namespace {
 
 constexpr int kShortThreads = 1024;
 
-// Finds the bin of a level that holds the last selected key. Every block of a pass does it anew, which takes it less
-// time than a kernel's launch; the first of a list keeps it in `cuts`, [levels][lists], for the passes to come. The
-// histogram [lists][kBins] is that of the level, complete before this launch. Contains barriers. scratch: shared
-// [kSelectThreads / kWarp].
+// Finds the bin of a level that holds the last selected key. Every block of a pass does it anew, which spares a launch;
+// the first of a list keeps it in `cuts`, [levels][lists], for the passes to come. The histogram [lists][kBins] is that
+// of the level, complete before this launch. Contains barriers. scratch: shared [kSelectThreads / kWarp].
 __device__ inline Cut cut_at(const unsigned* histogram, int level, int k, Cut* cuts, unsigned* scratch, Cut& shared) {
   const std::int64_t row = blockIdx.y, lists = gridDim.y;
   const Cut before = level == 0 ? Cut{0, static_cast<unsigned>(k)} : cuts[(level - 1) * lists + row];
@@ -96,7 +95,7 @@ struct Passes {
   __device__ std::int64_t run(int row) const { return (list.chunks(row) + gridDim.x - 1) / gridDim.x; }
 };
 
-// Histogram of `level` (1 or 2) over the keys that start with the cut's bits.
+// Makes the histogram of `level` (1 or 2) over the keys that start with the cut's bits.
 __global__ __launch_bounds__(kSelectThreads) void refine_histogram(const Passes a, int level, unsigned* histogram) {
   __shared__ unsigned bins[kBins], scratch[kSelectThreads / kWarp];
   __shared__ Cut cut;
