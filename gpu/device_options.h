@@ -46,6 +46,8 @@ struct CudaOptions {
   std::int64_t short_list_keys = std::int64_t{1} << 16;
   // Masses of keys, by which sparse prefill chooses, of so many queries at a time; each time reads the keys anew.
   std::uint64_t mass_bytes = cuda_mass_bytes;
+  // Keeps the scratch of a step for the next one. False: the driver has it back each time, which tests watch.
+  bool keep_steps = true;
   // Called, once, with what the user should know and did not ask for: memory that could not be pinned. May be null.
   std::function<void(const std::string&)> on_warning = nullptr;
 };

@@ -119,7 +119,7 @@ CudaBackend::CudaBackend(const offload::Threads& threads, const CudaOptions& opt
       columns_(context_, tables_.mutex(), options.column_cache_bytes),
       rows_(context_, tables_.mutex(), options.row_cache_bytes) {
   pins_->charge_to(&arena_);
-  arena_.keep_steps_of(compute_);
+  if (options.keep_steps) arena_.keep_steps_of(compute_);
   arena_.when_short([this](std::uint64_t bytes) {
     std::uint64_t freed = columns_.spare(bytes);
     if (freed < bytes) freed += rows_.spare();

@@ -51,7 +51,7 @@ class ThrowBetweenFillAndWait : public ::testing::Test {
 
   // Attention to everything, and to a list of positions beside the tail.
   void attend(SharedCache::Host host) const {
-    const auto cuda = make_cuda();
+    const auto cuda = make_cuda({.keep_steps = false});
     SharedCache cache(*cuda, shape, host);
     const gpu::Buffer q = upload(*cuda, random_query(query_heads, d, 1));
     const gpu::Buffer positions = upload(*cuda, std::vector<std::int32_t>{3, 70, 150, 200});
@@ -72,7 +72,7 @@ class ThrowBetweenFillAndWait : public ::testing::Test {
   }
 
   void select(SharedCache::Host host, gpu::Link link) const {
-    const auto cuda = make_cuda({.link = link});
+    const auto cuda = make_cuda({.link = link, .keep_steps = false});
     SharedCache cache(*cuda, shape, host);
     const gpu::Buffer q = upload(*cuda, random_query(query_heads, d, 1));
     const gpu::Buffer positions = cuda->allocate(20 * sizeof(std::int32_t), cuda->stream());
@@ -93,7 +93,7 @@ class ThrowBetweenFillAndWait : public ::testing::Test {
   }
 
   void read(SharedCache::Host host) const {
-    const auto cuda = make_cuda();
+    const auto cuda = make_cuda({.keep_steps = false});
     SharedCache cache(*cuda, shape, host);
     constexpr int T = 4;
     const gpu::Buffer q = upload(*cuda, normal(T * query_heads * d, 1));
