@@ -12,10 +12,10 @@
 namespace hayloft::gpu::cuda {
 
 // All device memory of a backend, within a budget. Allocated and freed in stream order from pools of CUDA's own: a
-// piece freed on a stream may be handed out again at once for work queued later on that stream, and for other streams
-// once an event orders them. The pools keep what they hold instead of giving it back at every synchronisation, and
-// together hold no more than the budget (drivers older than CUDA 12.2: no more than fragmentation and streams that lag
-// behind make it). Thread-safe. Every piece must be freed before the arena dies.
+// piece freed on a stream may be handed out again at once for work queued later on that stream, and, unless
+// keep_steps_of() keeps it, for other streams once an event orders them. The pools keep what they hold instead of
+// giving it back at every synchronisation, and together hold no more than the budget (drivers older than CUDA 12.2: no
+// more than fragmentation and streams that lag behind make it). Thread-safe. Free every piece before the arena dies.
 //
 // Pools grow in steps, so that pieces of one kind do not fragment the room of another: what stays as long as the
 // backend lies in one pool; what a step of decoding or of a prompt needs has a pool that is filled from the beginning,

@@ -91,7 +91,8 @@ struct Passes {
   Tally* of_blocks = nullptr;            // [lists][blocks], of the runs of chunks that blocks have
 
   __device__ const unsigned* histogram(int level) const { return histograms + level * level_bins; }
-  // The chunks that a block tallies and writes: those of one run, so that its own sum says where the next one begins.
+  // Returns how many chunks a block tallies and writes, one after the other, so that its sum says where the next
+  // begins.
   __device__ std::int64_t run(int row) const { return (list.chunks(row) + gridDim.x - 1) / gridDim.x; }
 };
 
