@@ -32,6 +32,22 @@ inline const f16* row_of(const CacheView& cache, int head, std::int64_t position
   return cache.tail.rows + (head * cache.tail.capacity + slot) * 2 * cache.head_dim;
 }
 
+// Points to the rows of n positions from `first` on, as row_of() does where rows are plain: block by block, and not
+// with a search for each row, which takes as long as a tenth of the attention to it.
+inline void point_to_rows(const CacheView& cache, int head, std::int64_t first, std::int64_t n, const f16** rows) {
+  const std::int64_t step = 2 * cache.head_dim;
+  for (std::int64_t row = 0; row < n;) {
+    const std::int64_t at = first + row;
+    std::int64_t run = n - row;
+    if (at < cache.store.tokens) {
+      const std::int64_t block = cache.store.layout->block_tokens;
+      run = std::min(run, std::min(block - at % block, cache.store.tokens - at));
+    }
+    const f16* from = row_of(cache, head, at, nullptr);
+    for (const std::int64_t end = row + run; row < end; ++row, from += step) rows[row] = from;
+  }
+}
+
 // The oldest position that the cache still holds: 0 with a store, else where the tail begins.
 inline std::int64_t first_position(const CacheView& cache) {
   return cache.store.tokens > 0 ? 0 : cache.tail.position;

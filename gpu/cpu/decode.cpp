@@ -28,9 +28,7 @@ std::vector<float> mean_values(const CacheView& cache, const offload::Threads& t
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t first = i % parts * kMeanRows;
       const std::int64_t n = std::min(kMeanRows, cache.tail.tokens - first);
-      for (std::int64_t row = 0; row < n; ++row) {
-        rows[row] = row_of(cache, static_cast<int>(i / parts), cache.tail.position + first + row, nullptr);
-      }
+      point_to_rows(cache, static_cast<int>(i / parts), cache.tail.position + first, n, rows.data());
       add_values(rows.data(), n, d, sums.data() + i * d);
     }
   });
@@ -90,10 +88,14 @@ void attend_pieces(std::span<const AttendStep> steps, int query_heads, const std
   std::vector<f16> space(plain_rows(cache) ? 0 : static_cast<std::size_t>(at_once * 2 * d));
   for (std::int64_t first = begin; first < end; first += at_once) {
     const std::int64_t n = std::min(at_once, end - first);
-    for (std::int64_t row = 0; row < n; ++row) {
-      const std::int64_t at = first + row;
-      f16* const to = space.empty() ? nullptr : space.data() + row * 2 * d;
-      rows[row] = row_of(cache, front.head, front.list ? front.list[at] : at, to);
+    if (space.empty() && front.list == nullptr) {
+      point_to_rows(cache, front.head, first, n, rows.data());
+    } else {
+      for (std::int64_t row = 0; row < n; ++row) {
+        const std::int64_t at = first + row;
+        f16* const to = space.empty() ? nullptr : space.data() + row * 2 * d;
+        rows[row] = row_of(cache, front.head, front.list ? front.list[at] : at, to);
+      }
     }
     attend_rows(rows.data(), n, group);
   }

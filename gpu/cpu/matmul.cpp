@@ -131,11 +131,12 @@ Work stream_packed(const float* x, int T, const Matrix& w, const float* bias, fl
 }
 
 // Any number of tokens, in whole numbers.
-Work multiply_int8(const float* x, int T, const Matrix& w, const float* bias, float* y) {
-  const auto inputs = std::make_shared<Int8Inputs>();
-  round_inputs(x, T, w.cols, w.packing, *inputs);
+Work multiply_int8(std::shared_ptr<const Int8Inputs> inputs, const MatrixProduct& product) {
+  const auto [x, T, of, y, bias] = product;
+  const Matrix& w = *of;
   const std::int64_t work = static_cast<std::int64_t>(w.packing.tile_bytes(w.cols)) * std::max(1, T / 4);
-  return {tiles_of(w), std::max<std::int64_t>(1, (64 << 10) / work), [=, &w](std::int64_t begin, std::int64_t end) {
+  return {tiles_of(w), std::max<std::int64_t>(1, (64 << 10) / work),
+          [inputs = std::move(inputs), T, &w, y, bias](std::int64_t begin, std::int64_t end) {
             packed_matmul_int8(*inputs, T, w, static_cast<int>(begin), static_cast<int>(end), y);
             add_bias_of_tiles(bias, T, w, begin, end, y);
           }};
@@ -161,15 +162,45 @@ Work multiply_panels(const float* x, int T, const Matrix& w, const float* bias, 
           }};
 }
 
-// The way for so many tokens.
-Work work_of(const MatrixProduct& product, Products products, int threads) {
-  const auto [x, T, of, y, bias] = product;
-  const Matrix& w = *of;
-  const bool packed = w.type == DType::packed;
-  if (packed && products == Products::int8) return multiply_int8(x, T, w, bias, y);
-  if (!streams(T, w.cols)) return multiply_panels(x, T, w, bias, y, threads);
-  return packed ? stream_packed(x, T, w, bias, y) : stream_matmul(x, T, w, bias, y);
-}
+// Finds the way that each of several products takes. Products of the same inputs, such as those that give q, k and v,
+// share what is made of these: they are rounded once.
+class Ways {
+ public:
+  Ways(Products products, const offload::Threads& threads) : products_(products), threads_(threads) {}
+
+  Work work_of(const MatrixProduct& product) {
+    const auto [x, T, of, y, bias] = product;
+    const Matrix& w = *of;
+    const bool packed = w.type == DType::packed;
+    if (packed && products_ == Products::int8) return multiply_int8(rounded(product), product);
+    if (!streams(T, w.cols)) return multiply_panels(x, T, w, bias, y, threads_.count());
+    return packed ? stream_packed(x, T, w, bias, y) : stream_matmul(x, T, w, bias, y);
+  }
+
+ private:
+  std::shared_ptr<const Int8Inputs> rounded(const MatrixProduct& product) {
+    const Matrix& w = *product.w;
+    const bool same = of_.w != nullptr && of_.x == product.x && of_.T == product.T && of_.w->cols == w.cols &&
+                      of_.w->packing == w.packing;
+    if (same) return inputs_;
+    of_ = product;
+    const auto inputs = std::make_shared<Int8Inputs>(product.T, w.cols, w.packing);
+    constexpr std::int64_t kNumbers = 16 << 10;  // of a piece
+    threads_.parallel_for((product.T + int8_run - 1) / int8_run, kNumbers / (std::int64_t{int8_run} * w.cols),
+                          [&](std::int64_t begin, std::int64_t end) {
+                            round_inputs(product.x, static_cast<int>(begin) * int8_run,
+                                         std::min(static_cast<int>(end) * int8_run, product.T), w.cols, w.packing,
+                                         *inputs);
+                          });
+    inputs_ = inputs;
+    return inputs;
+  }
+
+  Products products_;
+  const offload::Threads& threads_;
+  MatrixProduct of_{};  // whose inputs are these
+  std::shared_ptr<const Int8Inputs> inputs_;
+};
 
 }  // namespace
 
@@ -180,17 +211,18 @@ int CpuBackend::tokens_verified_at_once(int widest) const {
 
 void CpuBackend::matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream) {
   if (T <= 0 || w.rows <= 0) return;
-  const Work work = work_of({x, T, &w, y, bias}, products_, threads_.count());
+  const Work work = Ways(products_, threads_).work_of({x, T, &w, y, bias});
   threads_.parallel_for(work.units, work.grain, work.run);
 }
 
 void CpuBackend::multiply_each(std::span<const MatrixProduct> products, Stream) {
+  Ways ways(products_, threads_);
   std::vector<Work> works;
   std::vector<std::int64_t> first;  // piece of each among those of all
   std::int64_t pieces = 0;
   for (const MatrixProduct& each : products) {
     if (each.T <= 0 || each.w->rows <= 0) continue;
-    works.push_back(work_of(each, products_, threads_.count()));
+    works.push_back(ways.work_of(each));
     first.push_back(pieces);
     pieces += works.back().pieces();
   }

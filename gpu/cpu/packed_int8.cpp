@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -156,54 +157,80 @@ void packed_matmul_int8_simd(const Int8Inputs& inputs, int tokens, const Matrix&
   multiply_any_int8<Products>(inputs, tokens, w, begin, end, y);
 }
 
-// Rounds 16 numbers of x: codes to `whole`, their sum to *total. Returns the scale.
-HWY_INLINE float round_half_chunk(const float* x, std::int32_t* whole, std::int32_t* total) {
+// Rounds 16 numbers of x: codes to `bytes`, their sum to *total. Returns the scale.
+HWY_INLINE float round_half_chunk(const float* x, std::int8_t* bytes, std::int32_t* total) {
   constexpr float kLeast = 1e-36f;  // below which 127 / largest has no number
   const F32 d;
   const I32 di;
+  const hn::RebindToUnsigned<F32> du;
+  const hn::Rebind<std::int8_t, F32> d8;
   const int lanes = static_cast<int>(hn::Lanes(d));
-  auto most = hn::Zero(d), nothing = most;
+  auto bits = hn::Zero(du);  // those of magnitudes are in the order of the numbers, with what is not finite above all
   for (int i = 0; i < kColumns / 2; i += lanes) {
-    const auto v = hn::LoadU(d, x + i);
-    most = hn::Max(most, hn::Abs(v));
-    nothing = hn::MulAdd(v, hn::Zero(d), nothing);  // NaN of what is not finite
+    bits = hn::Max(bits, hn::BitCast(du, hn::Abs(hn::LoadU(d, x + i))));
   }
-  const float largest = hn::GetLane(hn::MaxOfLanes(d, most)), none = hn::GetLane(hn::SumOfLanes(d, nothing));
-  const bool finite = none == 0, rounds = finite && largest >= kLeast;
+  const auto largest = std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(du, bits)));
+  const bool finite = std::isfinite(largest), rounds = finite && largest >= kLeast;
   const auto factor = hn::Set(d, rounds ? 127 / largest : 0.0f);
   auto sum = hn::Zero(di);
   for (int i = 0; i < kColumns / 2; i += lanes) {
     const auto v = finite ? hn::LoadU(d, x + i) : hn::Zero(d);
     const auto code = hn::NearestInt(hn::Mul(v, factor));
-    hn::StoreU(code, di, whole + i);
+    hn::StoreU(hn::DemoteTo(d8, code), d8, bytes + i);
     sum = hn::Add(sum, code);
   }
   *total = hn::GetLane(hn::SumOfLanes(di, sum));
-  return !finite ? none : rounds ? largest / 127 : 0;
+  return !finite ? std::numeric_limits<float>::quiet_NaN() : rounds ? largest / 127 : 0;
 }
 
+// Puts a chunk's codes into the order of their columns, given as two tables of bytes: each takes 16 columns from the
+// one half of the chunk and 16 from the other, and nothing (a set top bit) where the column lies in the other half.
+class InOrder {
+ public:
+  explicit InOrder(int low_bits) {
+    for (int i = 0; i < kColumns; ++i) {
+      const int column = column_of(low_bits, i), half = kColumns / 2;
+      for (int of = 0; of < 2; ++of) {
+        from_[of][i] = static_cast<std::uint8_t>(column / half == of ? column % half : 0x80);
+      }
+    }
+  }
+  HWY_INLINE void operator()(const std::int8_t* bytes, std::int8_t* codes) const {
+    const hn::FixedTag<std::uint8_t, kColumns / 2> d;
+    const auto* const in = reinterpret_cast<const std::uint8_t*>(bytes);
+    const auto first = hn::Load(d, in), second = hn::Load(d, in + kColumns / 2);
+    for (int i = 0; i < kColumns; i += kColumns / 2) {
+      const auto code = hn::Or(hn::TableLookupBytesOr0(first, hn::Load(d, from_[0] + i)),
+                               hn::TableLookupBytesOr0(second, hn::Load(d, from_[1] + i)));
+      hn::StoreU(code, d, reinterpret_cast<std::uint8_t*>(codes) + i);
+    }
+  }
+
+ private:
+  HWY_ALIGN std::uint8_t from_[2][kColumns];
+};
+
 // Rounds a token's inputs as those of its run: chunk by chunk, `run` tokens apart.
-void round_token(const float* x, std::size_t chunks, const Packing& packing, int zero, const std::uint8_t* columns,
-                 int run, std::size_t cell, Int8Inputs& to) {
+void round_token(const float* x, std::size_t chunks, const Packing& packing, int zero, const InOrder& in_order, int run,
+                 std::size_t cell, Int8Inputs& to) {
   const auto groups = static_cast<std::size_t>(packing.groups());
   for (std::size_t c = 0; c < chunks; ++c, x += kColumns, cell += static_cast<std::size_t>(run)) {
-    HWY_ALIGN std::int32_t whole[kColumns];
+    HWY_ALIGN std::int8_t bytes[kColumns];
     float sum[2];
     for (int half = 0; half < 2; ++half) {
       std::int32_t total = 0;
-      const float scale = round_half_chunk(x + 16 * half, whole + 16 * half, &total);
+      const float scale = round_half_chunk(x + 16 * half, bytes + 16 * half, &total);
       to.scales[2 * cell + half] = scale;
       to.starts[2 * cell + half] = -zero * total;
       sum[half] = scale * static_cast<float>(total);
     }
     to.sums[groups * cell] = groups == 2 ? sum[0] : sum[0] + sum[1];
     if (groups == 2) to.sums[groups * cell + 1] = sum[1];
-    std::int8_t* const codes = to.codes.data() + cell * kColumns;
-    for (int i = 0; i < kColumns; ++i) codes[i] = static_cast<std::int8_t>(whole[columns[i]]);
+    in_order(bytes, to.codes.data() + cell * kColumns);
   }
 }
 
-void round_inputs_simd(const float* x, int tokens, int cols, const Packing& packing, Int8Inputs& to) {
+void round_inputs_simd(const float* x, int begin, int end, int cols, const Packing& packing, Int8Inputs& to) {
 #if HAYLOFT_VNNI
   const bool vnni = may_use_vnni();
 #else
@@ -211,17 +238,17 @@ void round_inputs_simd(const float* x, int tokens, int cols, const Packing& pack
 #endif
   const bool signed_bytes = HAYLOFT_PAIRS && !vnni && are_whole_bytes(packing.bits, packing.by_table);
   const int zero = zero_of(packing) - (signed_bytes ? 128 : 0);
-  std::uint8_t columns[kColumns];
-  for (int i = 0; i < kColumns; ++i) columns[i] = static_cast<std::uint8_t>(column_of(packing.low_bits(), i));
+  const InOrder in_order(packing.low_bits());
   const std::size_t chunks = static_cast<std::size_t>(cols) / kColumns;
   const auto round_run = [&](auto run, int first) {
     for (int q = 0; q < run(); ++q) {
       const auto of_run = static_cast<std::size_t>(first) * chunks + static_cast<std::size_t>(q);
-      round_token(x + static_cast<std::ptrdiff_t>(first + q) * cols, chunks, packing, zero, columns, run(), of_run, to);
+      round_token(x + static_cast<std::ptrdiff_t>(first + q) * cols, chunks, packing, zero, in_order, run(), of_run,
+                  to);
     }
   };
-  if (vnni) return for_each_int8_run<8>(0, tokens, round_run);
-  for_each_int8_run<4>(0, tokens, round_run);
+  if (vnni) return for_each_int8_run<int8_run>(begin, end, round_run);
+  for_each_int8_run<int8_run / 2>(begin, end, round_run);
 }
 
 }  // namespace hayloft::gpu::HWY_NAMESPACE
@@ -233,14 +260,17 @@ namespace hayloft::gpu {
 HWY_EXPORT(packed_matmul_int8_simd);
 HWY_EXPORT(round_inputs_simd);
 
-void round_inputs(const float* x, int tokens, int cols, const Packing& packing, Int8Inputs& inputs) {
+Int8Inputs::Int8Inputs(int tokens, int cols, const Packing& packing) {
   const std::size_t n = static_cast<std::size_t>(tokens) * static_cast<std::size_t>(cols),
                     chunks = n / packed_chunk_columns;
-  inputs.codes.resize(n);
-  inputs.scales.resize(2 * chunks);
-  inputs.starts.resize(2 * chunks);
-  inputs.sums.resize(static_cast<std::size_t>(packing.groups()) * chunks);
-  HWY_DYNAMIC_DISPATCH(round_inputs_simd)(x, tokens, cols, packing, inputs);
+  codes.resize(n);
+  scales.resize(2 * chunks);
+  starts.resize(2 * chunks);
+  sums.resize(static_cast<std::size_t>(packing.groups()) * chunks);
+}
+
+void round_inputs(const float* x, int begin, int end, int cols, const Packing& packing, Int8Inputs& inputs) {
+  HWY_DYNAMIC_DISPATCH(round_inputs_simd)(x, begin, end, cols, packing, inputs);
 }
 
 void choose_int8_instructions() {

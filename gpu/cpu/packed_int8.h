@@ -13,14 +13,19 @@ namespace hayloft::gpu {
 // products. Tokens that are multiplied together, 8 at most, lie side by side: [runs of tokens][cols / 32][tokens of the
 // run], and of each so much:
 struct Int8Inputs {
+  Int8Inputs(int tokens, int cols, const Packing& packing);
+
   std::vector<std::int8_t> codes;    // [32], in the order in which the weights' codes are unpacked
   std::vector<float> scales;         // [2]
   std::vector<std::int32_t> starts;  // [2]: what the zero of the weights' codes takes off their products
   std::vector<float> sums;           // [32 / group] of the rounded inputs, for minima
 };
 
-// Rounds x for products with weights of that packing, by the instructions that multiply at the time.
-void round_inputs(const float* x, int tokens, int cols, const Packing& packing, Int8Inputs& inputs);
+// Rounds tokens [begin, end) of x for products with weights of the packing that `inputs` was made for, by the
+// instructions that multiply at the time. Both are multiples of int8_run, or the end is that of all tokens. Thread-safe
+// for different tokens.
+inline constexpr int int8_run = 8;
+void round_inputs(const float* x, int begin, int end, int cols, const Packing& packing, Int8Inputs& inputs);
 
 // y [tokens][w.rows] = x W^T for the tiles [begin, end) of rows. Products of codes are whole numbers, summed without
 // error over each group of columns; those sums times the scales are added up in f32, in the order of the columns. So a

@@ -38,9 +38,7 @@ Normaliser sum_tail(const CacheView& cache, const std::vector<float>& weights, i
       const int head = static_cast<int>(i / parts);
       const std::int64_t first = i % parts * kTailRows;
       const std::int64_t n = std::min(kTailRows, cache.tail.tokens - first);
-      for (std::int64_t row = 0; row < n; ++row) {
-        rows[row] = row_of(cache, head, cache.tail.position + first + row, nullptr);
-      }
+      point_to_rows(cache, head, cache.tail.position + first, n, rows.data());
       sum_rows(rows.data(), n,
                {weights.data() + static_cast<std::int64_t>(head) * group * stride, group, cache.head_dim, stride,
                 nullptr, partial.max.data() + i * group, partial.sum.data() + i * group});

@@ -32,6 +32,12 @@ struct RoundedChunk {
   int codes[16];
 };
 
+gpu::Int8Inputs round_all(const float* x, int tokens, int cols, const gpu::Packing& packing) {
+  gpu::Int8Inputs inputs(tokens, cols, packing);
+  gpu::round_inputs(x, 0, tokens, cols, packing, inputs);
+  return inputs;
+}
+
 // A product and the sum of the magnitudes of what is added up for it, in double from the rounded inputs.
 struct Int8Product {
   double exact = 0;
@@ -79,8 +85,7 @@ void expect_int8_products() {
       const int rows = 37, cols = packing.products ? 512 : 160;
       const RandomPacked w(packing, rows, cols, seed);
       const std::vector<float> x = normal(static_cast<std::size_t>(tokens * cols), seed++);
-      gpu::Int8Inputs inputs;
-      gpu::round_inputs(x.data(), tokens, cols, packing, inputs);
+      const gpu::Int8Inputs inputs = round_all(x.data(), tokens, cols, packing);
       std::vector<float> y(static_cast<std::size_t>(tokens * rows), NAN);
       gpu::packed_matmul_int8(inputs, tokens, w.matrix, 0, 3, y.data());
       // Sums of codes are whole numbers below 2^24, exact in f32. Sixteen columns give two terms at most: each is
@@ -116,13 +121,14 @@ void expect_int8_products_as_alone() {
     SCOPED_TRACE(name);
     const RandomPacked w(packing, 48, cols, 5);
     const std::vector<float> x = normal(tokens * cols, 6);
-    gpu::Int8Inputs all;
-    gpu::round_inputs(x.data(), tokens, cols, packing, all);
+    gpu::Int8Inputs all(tokens, cols, packing);
+    for (const auto& [begin, end] : {std::pair(8, 24), std::pair(0, 8), std::pair(24, tokens)}) {
+      gpu::round_inputs(x.data(), begin, end, cols, packing, all);
+    }
     std::vector<float> y(static_cast<std::size_t>(tokens) * 48);
     gpu::packed_matmul_int8(all, tokens, w.matrix, 0, 3, y.data());
     for (const int t : {0, 1, 3, 7, 8, 255, 256, 262, 266}) {
-      gpu::Int8Inputs one;
-      gpu::round_inputs(x.data() + t * cols, 1, cols, packing, one);
+      const gpu::Int8Inputs one = round_all(x.data() + t * cols, 1, cols, packing);
       for (int tile = 0; tile < 3; ++tile) {
         std::vector<float> part(48);
         gpu::packed_matmul_int8(one, 1, w.matrix, tile, tile + 1, part.data());
@@ -151,8 +157,7 @@ TEST_P(PackedInt8, WhatIsNotFiniteStaysSo) {
                             std::numeric_limits<float>::quiet_NaN()}) {
       std::vector<float> x = normal(cols, 6), y(16);
       x[37] = bad;
-      gpu::Int8Inputs inputs;
-      gpu::round_inputs(x.data(), 1, cols, packing, inputs);
+      const gpu::Int8Inputs inputs = round_all(x.data(), 1, cols, packing);
       gpu::packed_matmul_int8(inputs, 1, w.matrix, 0, 1, y.data());
       for (const float each : y) EXPECT_FALSE(std::isfinite(each)) << name << ' ' << bad;
     }
@@ -165,8 +170,7 @@ TEST_P(PackedInt8, WhatIsTooSmallForAScaleIsZero) {
   for (const float small : {0.0f, std::numeric_limits<float>::denorm_min(), 0.9e-36f}) {
     const std::vector<float> x(cols, small);
     std::vector<float> y(16, NAN);
-    gpu::Int8Inputs inputs;
-    gpu::round_inputs(x.data(), 1, cols, w.matrix.packing, inputs);
+    const gpu::Int8Inputs inputs = round_all(x.data(), 1, cols, w.matrix.packing);
     gpu::packed_matmul_int8(inputs, 1, w.matrix, 0, 1, y.data());
     for (const float each : y) EXPECT_EQ(each, 0) << small;
   }
