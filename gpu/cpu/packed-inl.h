@@ -79,7 +79,7 @@ HWY_INLINE void each_chunk(F32 d, const Packing& packing, const std::byte* tile,
                            const Body& body) {
   each_chunk<1>(d, packing, tile, lane, begin, end,
                 [&](int column, const std::byte* chunk, const Factors(&factors)[1])
-                    HWY_ATTR { body(column, chunk, factors[0]); });
+                    HAYLOFT_KERNEL_LAMBDA { body(column, chunk, factors[0]); });
 }
 
 // The numbers of group g of a chunk, of those that begin at `first`.

@@ -93,7 +93,7 @@ class Codes {
   // The sum of a group, of the sums of its chains.
   static HWY_INLINE F32Vec sum(F32 d, const F32Vec (&chains)[4]) {
     if constexpr (!kStay) return hn::Add(hn::Add(chains[0], chains[1]), hn::Add(chains[2], chains[3]));
-    const auto less = [&](int chain) HWY_ATTR { return hn::Set(d, 1 / factor(chain)); };
+    const auto less = [&](int chain) HAYLOFT_KERNEL_LAMBDA { return hn::Set(d, 1 / factor(chain)); };
     return hn::Add(hn::MulAdd(chains[1], less(1), chains[0]),
                    hn::MulAdd(chains[2], less(2), hn::Mul(chains[3], less(3))));
   }
@@ -119,17 +119,17 @@ HWY_INLINE void tile_products(F32 d, const Codes& codes, const Packing& packing,
   for (auto& of_token : total)
     for (F32Vec& start : of_token) start = hn::Zero(d);
   each_chunk<V>(
-      d, packing, tile, lane, 0, cols, [&](int column, const std::byte* chunk, const Factors(&factors)[V]) HWY_ATTR {
+      d, packing, tile, lane, 0, cols, [&](int column, const std::byte* chunk, const Factors(&factors)[V]) HAYLOFT_KERNEL_LAMBDA {
         if (lane == 0) prefetch_ahead<Codes::form.bits>(chunk, packing);
         const float* const xs = x + column;
         const std::byte* const scales = chunk + Codes::form.code_bytes();
         const std::byte* const minima = scales + packing.scale_bytes();
         U32Vec low[V], high[V];
         for (int v = 0; v < V; ++v) low[v] = high[v] = hn::Zero(U32());
-        each_group<Codes::form.groups()>([&](auto group) HWY_ATTR {
+        each_group<Codes::form.groups()>([&](auto group) HAYLOFT_KERNEL_LAMBDA {
           constexpr int kFirst = group() * kGroup;
           F32Vec part[Q][V][kChains];
-          each_column<0, kGroup>([&](auto i) HWY_ATTR {
+          each_column<0, kGroup>([&](auto i) HAYLOFT_KERNEL_LAMBDA {
             F32Vec value[V];
             for (int v = 0; v < V; ++v) {
               value[v] = codes.template next<kFirst + i()>(d, chunk, lane + v * lanes, low[v], high[v]);
@@ -187,7 +187,7 @@ HWY_INLINE void group_products(F32 d, const float* values, const float* x, std::
                                const float* minimum, const float* sums, std::size_t sums_stride, float* total) {
   constexpr int kVectors = kRows / static_cast<int>(hn::MaxLanes(F32()));
   const int lanes = static_cast<int>(hn::Lanes(d));
-  const auto two_chains = [&](int first, F32Vec(&out)[Q][kVectors]) HWY_ATTR {
+  const auto two_chains = [&](int first, F32Vec(&out)[Q][kVectors]) HAYLOFT_KERNEL_LAMBDA {
     F32Vec sum[2][Q][kVectors];
     for (auto& chain : sum)
       for (auto& of_token : chain)
@@ -234,10 +234,10 @@ HWY_NOINLINE void tile_products_of_many(F32 d, const Codes& codes, const Packing
   for (int column = 0; column < cols; column += kColumns) {
     for (int lane = 0; lane < kRows; lane += static_cast<int>(hn::Lanes(d))) {
       each_chunk(d, packing, tile, lane, column, column + kColumns,
-                 [&](int, const std::byte* chunk, const Factors& factors) HWY_ATTR {
+                 [&](int, const std::byte* chunk, const Factors& factors) HAYLOFT_KERNEL_LAMBDA {
                    const std::byte* const from = chunk + Codes::form.code_bytes();
                    U32Vec low = hn::Zero(U32()), high = low;
-                   each_column<0, kColumns>([&](auto i) HWY_ATTR {
+                   each_column<0, kColumns>([&](auto i) HAYLOFT_KERNEL_LAMBDA {
                      hn::Store(codes.template next_value<i()>(d, chunk, lane, low, high), d,
                                values + i() * kRows + lane);
                    });
@@ -251,7 +251,7 @@ HWY_NOINLINE void tile_products_of_many(F32 d, const Codes& codes, const Packing
     }
     for (int g = 0; g < Codes::form.groups(); ++g) {
       const int first = column + g * kGroup;
-      for_each_run(tokens, [&](auto run, int q) HWY_ATTR {
+      for_each_run(tokens, [&](auto run, int q) HAYLOFT_KERNEL_LAMBDA {
         const auto token = static_cast<std::size_t>(q);
         group_products<run(), kGroup>(d, values + g * kGroup * kRows, x + token * x_stride + first, x_stride,
                                       scales + g * kRows, packing.minimum ? minima + g * kRows : nullptr,
@@ -312,15 +312,15 @@ void unpack_tile_of(const Matrix& w, int tile, int begin, int end, float* out, s
       static_cast<const std::byte*>(w.data) + static_cast<std::size_t>(tile) * w.packing.tile_bytes(w.cols);
   for (int lane = 0; lane < kRows; lane += static_cast<int>(hn::Lanes(d))) {
     float* to = out + lane;
-    each_chunk(d, w.packing, from, lane, begin, end, [&](int, const std::byte* chunk, const Factors& factors) HWY_ATTR {
+    each_chunk(d, w.packing, from, lane, begin, end, [&](int, const std::byte* chunk, const Factors& factors) HAYLOFT_KERNEL_LAMBDA {
       const std::byte* const scales = chunk + Codes::form.code_bytes();
       const std::byte* const minima = scales + w.packing.scale_bytes();
       U32Vec low = hn::Zero(U32()), high = low;
-      each_group<Codes::form.groups()>([&](auto group) HWY_ATTR {
+      each_group<Codes::form.groups()>([&](auto group) HAYLOFT_KERNEL_LAMBDA {
         const auto scale = load_scales(d, w.packing, scales, group(), lane, factors.scale);
         auto minimum = hn::Zero(d);
         if (w.packing.minimum) minimum = load_scales(d, w.packing, minima, group(), lane, factors.minimum);
-        each_column<0, kGroup>([&](auto i) HWY_ATTR {
+        each_column<0, kGroup>([&](auto i) HAYLOFT_KERNEL_LAMBDA {
           const auto value = codes.template next_value<group() * kGroup + i()>(d, chunk, lane, low, high);
           hn::StoreU(hn::MulAdd(scale, value, minimum), d, to);
           to += stride;

@@ -51,19 +51,19 @@ HWY_NOINLINE void tile_products_int8(F32 d, const Bytes& bytes, const Packing& p
   F32Vec total[Q][V];
   for (auto& of_token : total)
     for (F32Vec& start : of_token) start = hn::Zero(d);
-  each_chunk<V>(d, packing, tile, lane, 0, cols, [&](int, const std::byte* chunk, const Factors(&factors)[V]) HWY_ATTR {
+  each_chunk<V>(d, packing, tile, lane, 0, cols, [&](int, const std::byte* chunk, const Factors(&factors)[V]) HAYLOFT_KERNEL_LAMBDA {
     if (lane == 0) prefetch_ahead<Bytes::form.bits>(chunk, packing);
     const std::byte* const scales = chunk + Bytes::form.code_bytes();
     const std::byte* const minima = scales + packing.scale_bytes();
     U32Vec low[V], high[V];
     for (int v = 0; v < V; ++v) low[v] = high[v] = hn::Zero(U32());
     F32Vec part[Q][V];  // of the columns that share a scale
-    each_group<2>([&](auto half) HWY_ATTR {
+    each_group<2>([&](auto half) HAYLOFT_KERNEL_LAMBDA {
       Products<Q, Bytes> products[V];
       for (int q = 0; q < Q; ++q) {
         for (int v = 0; v < V; ++v) products[v].begin(q, starts[2 * q + half()]);
       }
-      each_column<half() * 4, half() * 4 + 4>([&](auto dword) HWY_ATTR {
+      each_column<half() * 4, half() * 4 + 4>([&](auto dword) HAYLOFT_KERNEL_LAMBDA {
         for (int v = 0; v < V; ++v) {
           const auto codes = bytes.template get<dword()>(chunk, lane + v * lanes, low[v], high[v]);
           products[v].template add<dword()>(codes, codes_of_inputs);

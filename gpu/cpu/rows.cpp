@@ -141,7 +141,7 @@ HWY_NOINLINE void weigh_run(const f16* const* rows, int count, const float* p, s
                             std::size_t stride, Prefetch& prefetch) {
   const F32 d;
   const std::size_t lanes = hn::Lanes(d);
-  const auto strip = [&]<int Vectors, bool Whole>(std::size_t i) HWY_ATTR {
+  const auto strip = [&]<int Vectors, bool Whole>(std::size_t i) HAYLOFT_KERNEL_LAMBDA {
     weigh_strip<Q, Vectors, Whole>(d, rows, count, p, head_dim, i, weighted, stride, prefetch);
   };
   std::size_t i = 0;

@@ -17,6 +17,12 @@
 #include "offload/half-inl.h"
 #include "offload/half.h"
 
+// Stands behind the parameters of a lambda within a kernel. Whatever the lambda refers to stays in registers only where
+// it is inlined before all else: GCC otherwise writes arrays of sums that it captures to the stack at each step, where
+// nothing reads them.
+#undef HAYLOFT_KERNEL_LAMBDA
+#define HAYLOFT_KERNEL_LAMBDA HWY_ATTR __attribute__((always_inline))
+
 HWY_BEFORE_NAMESPACE();
 namespace hayloft::gpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
