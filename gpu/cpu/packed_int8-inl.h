@@ -170,17 +170,18 @@ HWY_INLINE void for_each_int8_run(int begin, int end, const Body& body) {
   if (t < end) body(std::integral_constant<int, 1>(), t);
 }
 
-// Adds up the products of Q tokens' inputs with the codes of a group, dword by dword. inputs: those of a chunk,
-// [Q][kDwords].
+// Adds up the products of Q tokens' inputs with the codes of a group, dword by dword, to `start`, which begin() and sum()
+// are both given. inputs: those of a chunk, [Q][kDwords].
 template <int Q, class Bytes>
 class Products {
  public:
 #if HAYLOFT_PAIRS
   // A pair of products is 2 * 127 * 31 at most of five bits, and so on: so many of them fit 16 bits, of sixteen columns
-  // with one scale.
+  // with one scale. Where all of these do, sums of 32 bits take no registers until the end.
   static constexpr int kTogether = Bytes::whole ? 1 : Bytes::form.bits == 6 ? 2 : 4;
+  static constexpr bool kAllTogether = kTogether == 4;
   HWY_INLINE void begin(int q, std::int32_t start) {
-    sum_[q] = hn::Set(I32(), start);
+    if constexpr (!kAllTogether) sum_[q] = hn::Set(I32(), start);
   }
   template <int kDword>
   HWY_INLINE void add(U32Vec codes, const std::int32_t* inputs) {
@@ -194,8 +195,14 @@ class Products {
       if constexpr (Bytes::whole) x = with_sign(weights, x);
       const auto pairs = multiply_pairs(codes, x);
       part_[q] = kDword % kTogether == 0 ? pairs : hn::Add(part_[q], pairs);
-      if constexpr ((kDword + 1) % kTogether == 0) sum_[q] = hn::Add(sum_[q], sum_pairs(part_[q]));
+      if constexpr (!kAllTogether && (kDword + 1) % kTogether == 0) {
+        sum_[q] = hn::Add(sum_[q], sum_pairs(part_[q]));
+      }
     }
+  }
+  HWY_INLINE F32Vec sum(F32 d, int q, std::int32_t start) const {
+    if constexpr (kAllTogether) return hn::ConvertTo(d, hn::Add(hn::Set(I32(), start), sum_pairs(part_[q])));
+    return hn::ConvertTo(d, sum_[q]);
   }
 #else
   HWY_INLINE void begin(int q, std::int32_t start) {
@@ -211,10 +218,10 @@ class Products {
       }
     }
   }
-#endif
-  HWY_INLINE F32Vec sum(F32 d, int q) const {
+  HWY_INLINE F32Vec sum(F32 d, int q, std::int32_t) const {
     return hn::ConvertTo(d, sum_[q]);
   }
+#endif
   static constexpr int most = 4;  // tokens at once, which the registers hold
 
  private:
@@ -238,7 +245,7 @@ class VnniProducts {
       asm("vpdpbusd %2, %1, %0" : "+v"(sum_[q].raw) : "v"(codes.raw), "v"(x.raw));
     }
   }
-  HWY_INLINE F32Vec sum(F32 d, int q) const { return hn::ConvertTo(d, sum_[q]); }
+  HWY_INLINE F32Vec sum(F32 d, int q, std::int32_t) const { return hn::ConvertTo(d, sum_[q]); }
   static constexpr int most = 8;
 
  private:

@@ -73,7 +73,7 @@ HWY_NOINLINE void tile_products_int8(F32 d, const Bytes& bytes, const Packing& p
       for (int q = 0; q < Q; ++q) {
         const auto factor = hn::Set(d, factors_of_inputs[2 * q + half()]);
         for (int v = 0; v < V; ++v) {
-          const auto sum = products[v].sum(d, q);
+          const auto sum = products[v].sum(d, q, starts[2 * q + half()]);
           part[q][v] = kBegins ? hn::Mul(sum, factor) : hn::MulAdd(sum, factor, part[q][v]);
         }
       }
