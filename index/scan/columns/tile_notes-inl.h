@@ -47,41 +47,50 @@ HWY_INLINE void fold_maxima(const Vec* v, int count, float* out, std::int64_t st
 #endif
 }
 
-// The largest score of the quantisation group for each query head; if wanted, its place and the largest of the others.
-HWY_INLINE void note_maxima(const float* scores, std::ptrdiff_t stride, int heads, int index, const TileNotes& notes) {
+// As note_maxima(), for query heads [first, first + kHeads), four at most: how many is known when this is compiled, so
+// that their vectors stay in registers.
+template <int kHeads>
+HWY_INLINE void note_maxima_of(const float* scores, std::ptrdiff_t stride, int first, int index,
+                               const TileNotes& notes) {
   const D d;
   const Vec none = hn::Set(d, -infinity);
-  for (int first = 0; first < heads; first += 4) {
-    const int count = std::min(4, heads - first);
-    const float* rows = scores + first * stride;
-    float* maxima = notes.head_maxima + first * notes.maxima_stride + index;
-    Vec v[4] = {none, none, none, none};
-    for (int h = 0; h < count; ++h) v[h] = lane_maxima(rows + h * stride);
-    fold_maxima(v, count, maxima, notes.maxima_stride);
-    if (notes.seconds == nullptr) continue;
-    bool single[4] = {};
-    for (int h = 0; h < count; ++h) {
-      const Vec most = hn::Set(d, maxima[h * notes.maxima_stride]);
-      std::uint64_t places = 0;
-      v[h] = none;
-      for (int t = 0; t < quant_group_tokens; t += lane_count) {
-        const Vec s = hn::Load(d, rows + h * stride + t);
-        const auto equal = hn::Eq(s, most);
-        std::uint8_t bits[8] = {};
-        hn::StoreMaskBits(d, equal, bits);
-        places |= (std::uint64_t{bits[0]} | std::uint64_t{bits[1]} << 8) << t;
-        v[h] = hn::Max(v[h], hn::IfThenElse(equal, none, s));
-      }
-      single[h] = std::has_single_bit(places);
-      notes.places[(first + h) * notes.maxima_stride + index] =
-          static_cast<std::uint8_t>(std::min(std::countr_zero(places), quant_group_tokens - 1));
+  const float* rows = scores + first * stride;
+  float* maxima = notes.head_maxima + first * notes.maxima_stride + index;
+  Vec v[4] = {none, none, none, none};
+  for (int h = 0; h < kHeads; ++h) v[h] = lane_maxima(rows + h * stride);
+  fold_maxima(v, kHeads, maxima, notes.maxima_stride);
+  if (notes.seconds == nullptr) return;
+  bool single[4] = {};
+  for (int h = 0; h < kHeads; ++h) {
+    const Vec most = hn::Set(d, maxima[h * notes.maxima_stride]);
+    std::uint64_t places = 0;
+    v[h] = none;
+    for (int t = 0; t < quant_group_tokens; t += lane_count) {
+      const Vec s = hn::Load(d, rows + h * stride + t);
+      const auto equal = hn::Eq(s, most);
+      std::uint8_t bits[8] = {};
+      hn::StoreMaskBits(d, equal, bits);
+      places |= (std::uint64_t{bits[0]} | std::uint64_t{bits[1]} << 8) << t;
+      v[h] = hn::Max(v[h], hn::IfThenElse(equal, none, s));
     }
-    float* seconds = notes.seconds + first * notes.maxima_stride + index;
-    fold_maxima(v, count, seconds, notes.maxima_stride);
-    for (int h = 0; h < count; ++h) {
-      if (!single[h]) seconds[h * notes.maxima_stride] = infinity;  // equals, or NaN
-    }
+    single[h] = std::has_single_bit(places);
+    notes.places[(first + h) * notes.maxima_stride + index] =
+        static_cast<std::uint8_t>(std::min(std::countr_zero(places), quant_group_tokens - 1));
   }
+  float* seconds = notes.seconds + first * notes.maxima_stride + index;
+  fold_maxima(v, kHeads, seconds, notes.maxima_stride);
+  for (int h = 0; h < kHeads; ++h) {
+    if (!single[h]) seconds[h * notes.maxima_stride] = infinity;  // equals, or NaN
+  }
+}
+
+// The largest score of the quantisation group for each query head; if wanted, its place and the largest of the others.
+HWY_INLINE void note_maxima(const float* scores, std::ptrdiff_t stride, int heads, int index, const TileNotes& notes) {
+  int first = 0;
+  for (; first + 4 <= heads; first += 4) note_maxima_of<4>(scores, stride, first, index, notes);
+  if (heads - first == 3) note_maxima_of<3>(scores, stride, first, index, notes);
+  if (heads - first == 2) note_maxima_of<2>(scores, stride, first, index, notes);
+  if (heads - first == 1) note_maxima_of<1>(scores, stride, first, index, notes);
 }
 
 // Adds a quantisation group's exponentials to the sums; returns the largest sum over the group.
