@@ -119,17 +119,17 @@ HWY_INLINE void tile_products(F32 d, const Codes& codes, const Packing& packing,
   for (auto& of_token : total)
     for (F32Vec& start : of_token) start = hn::Zero(d);
   each_chunk<V>(
-      d, packing, tile, lane, 0, cols, [&](int column, const std::byte* chunk, const Factors(&factors)[V]) HAYLOFT_KERNEL_LAMBDA {
+      d, packing, tile, lane, 0, cols, [&](int column, const std::byte* chunk, const Factors(&factors)[V]) HWY_ATTR {
         if (lane == 0) prefetch_ahead<Codes::form.bits>(chunk, packing);
         const float* const xs = x + column;
         const std::byte* const scales = chunk + Codes::form.code_bytes();
         const std::byte* const minima = scales + packing.scale_bytes();
         U32Vec low[V], high[V];
         for (int v = 0; v < V; ++v) low[v] = high[v] = hn::Zero(U32());
-        each_group<Codes::form.groups()>([&](auto group) HAYLOFT_KERNEL_LAMBDA {
+        each_group<Codes::form.groups()>([&](auto group) HWY_ATTR {
           constexpr int kFirst = group() * kGroup;
           F32Vec part[Q][V][kChains];
-          each_column<0, kGroup>([&](auto i) HAYLOFT_KERNEL_LAMBDA {
+          each_column<0, kGroup>([&](auto i) HWY_ATTR {
             F32Vec value[V];
             for (int v = 0; v < V; ++v) {
               value[v] = codes.template next<kFirst + i()>(d, chunk, lane + v * lanes, low[v], high[v]);
