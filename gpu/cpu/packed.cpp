@@ -312,21 +312,22 @@ void unpack_tile_of(const Matrix& w, int tile, int begin, int end, float* out, s
       static_cast<const std::byte*>(w.data) + static_cast<std::size_t>(tile) * w.packing.tile_bytes(w.cols);
   for (int lane = 0; lane < kRows; lane += static_cast<int>(hn::Lanes(d))) {
     float* to = out + lane;
-    each_chunk(d, w.packing, from, lane, begin, end, [&](int, const std::byte* chunk, const Factors& factors) HAYLOFT_KERNEL_LAMBDA {
-      const std::byte* const scales = chunk + Codes::form.code_bytes();
-      const std::byte* const minima = scales + w.packing.scale_bytes();
-      U32Vec low = hn::Zero(U32()), high = low;
-      each_group<Codes::form.groups()>([&](auto group) HAYLOFT_KERNEL_LAMBDA {
-        const auto scale = load_scales(d, w.packing, scales, group(), lane, factors.scale);
-        auto minimum = hn::Zero(d);
-        if (w.packing.minimum) minimum = load_scales(d, w.packing, minima, group(), lane, factors.minimum);
-        each_column<0, kGroup>([&](auto i) HAYLOFT_KERNEL_LAMBDA {
-          const auto value = codes.template next_value<group() * kGroup + i()>(d, chunk, lane, low, high);
-          hn::StoreU(hn::MulAdd(scale, value, minimum), d, to);
-          to += stride;
-        });
-      });
-    });
+    each_chunk(d, w.packing, from, lane, begin, end,
+               [&](int, const std::byte* chunk, const Factors& factors) HAYLOFT_KERNEL_LAMBDA {
+                 const std::byte* const scales = chunk + Codes::form.code_bytes();
+                 const std::byte* const minima = scales + w.packing.scale_bytes();
+                 U32Vec low = hn::Zero(U32()), high = low;
+                 each_group<Codes::form.groups()>([&](auto group) HAYLOFT_KERNEL_LAMBDA {
+                   const auto scale = load_scales(d, w.packing, scales, group(), lane, factors.scale);
+                   auto minimum = hn::Zero(d);
+                   if (w.packing.minimum) minimum = load_scales(d, w.packing, minima, group(), lane, factors.minimum);
+                   each_column<0, kGroup>([&](auto i) HAYLOFT_KERNEL_LAMBDA {
+                     const auto value = codes.template next_value<group() * kGroup + i()>(d, chunk, lane, low, high);
+                     hn::StoreU(hn::MulAdd(scale, value, minimum), d, to);
+                     to += stride;
+                   });
+                 });
+               });
   }
 }
 

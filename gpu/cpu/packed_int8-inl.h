@@ -170,8 +170,8 @@ HWY_INLINE void for_each_int8_run(int begin, int end, const Body& body) {
   if (t < end) body(std::integral_constant<int, 1>(), t);
 }
 
-// Adds up the products of Q tokens' inputs with the codes of a group, dword by dword, to `start`, which begin() and sum()
-// are both given. inputs: those of a chunk, [Q][kDwords].
+// Adds up the products of Q tokens' inputs with the codes of a group, dword by dword, to `start`, which begin() and
+// sum() are both given. inputs: those of a chunk, [Q][kDwords].
 template <int Q, class Bytes>
 class Products {
  public:

@@ -51,53 +51,55 @@ HWY_NOINLINE void tile_products_int8(F32 d, const Bytes& bytes, const Packing& p
   F32Vec total[Q][V];
   for (auto& of_token : total)
     for (F32Vec& start : of_token) start = hn::Zero(d);
-  each_chunk<V>(d, packing, tile, lane, 0, cols, [&](int, const std::byte* chunk, const Factors(&factors)[V]) HAYLOFT_KERNEL_LAMBDA {
-    if (lane == 0) prefetch_ahead<Bytes::form.bits>(chunk, packing);
-    const std::byte* const scales = chunk + Bytes::form.code_bytes();
-    const std::byte* const minima = scales + packing.scale_bytes();
-    U32Vec low[V], high[V];
-    for (int v = 0; v < V; ++v) low[v] = high[v] = hn::Zero(U32());
-    F32Vec part[Q][V];  // of the columns that share a scale
-    each_group<2>([&](auto half) HAYLOFT_KERNEL_LAMBDA {
-      Products<Q, Bytes> products[V];
-      for (int q = 0; q < Q; ++q) {
-        for (int v = 0; v < V; ++v) products[v].begin(q, starts[2 * q + half()]);
-      }
-      each_column<half() * 4, half() * 4 + 4>([&](auto dword) HAYLOFT_KERNEL_LAMBDA {
-        for (int v = 0; v < V; ++v) {
-          const auto codes = bytes.template get<dword()>(chunk, lane + v * lanes, low[v], high[v]);
-          products[v].template add<dword()>(codes, codes_of_inputs);
-        }
-      });
-      constexpr bool kBegins = half() == 0 || kGroups == 2, kEnds = half() == 1 || kGroups == 2;
-      for (int q = 0; q < Q; ++q) {
-        const auto factor = hn::Set(d, factors_of_inputs[2 * q + half()]);
-        for (int v = 0; v < V; ++v) {
-          const auto sum = products[v].sum(d, q, starts[2 * q + half()]);
-          part[q][v] = kBegins ? hn::Mul(sum, factor) : hn::MulAdd(sum, factor, part[q][v]);
-        }
-      }
-      if constexpr (kEnds) {
-        constexpr int kFirst = kGroups == 2 ? half() : 0;  // half of the weights' group
-        for (int v = 0; v < V; ++v) {
-          const auto scale = load_scales(d, packing, scales, kFirst, lane + v * lanes, factors[v].scale);
-          for (int q = 0; q < Q; ++q) total[q][v] = hn::MulAdd(scale, part[q][v], total[q][v]);
-        }
-        if (packing.minimum) {
-          for (int v = 0; v < V; ++v) {
-            const auto minimum = load_scales(d, packing, minima, kFirst, lane + v * lanes, factors[v].minimum);
-            for (int q = 0; q < Q; ++q) {
-              total[q][v] = hn::MulAdd(minimum, hn::Set(d, sums[kGroups * q + kFirst]), total[q][v]);
-            }
-          }
-        }
-      }
-    });
-    codes_of_inputs += Q * kDwords;
-    factors_of_inputs += 2 * Q;
-    starts += 2 * Q;
-    sums += kGroups * Q;
-  });
+  each_chunk<V>(d, packing, tile, lane, 0, cols,
+                [&](int, const std::byte* chunk, const Factors(&factors)[V]) HAYLOFT_KERNEL_LAMBDA {
+                  if (lane == 0) prefetch_ahead<Bytes::form.bits>(chunk, packing);
+                  const std::byte* const scales = chunk + Bytes::form.code_bytes();
+                  const std::byte* const minima = scales + packing.scale_bytes();
+                  U32Vec low[V], high[V];
+                  for (int v = 0; v < V; ++v) low[v] = high[v] = hn::Zero(U32());
+                  F32Vec part[Q][V];  // of the columns that share a scale
+                  each_group<2>([&](auto half) HAYLOFT_KERNEL_LAMBDA {
+                    Products<Q, Bytes> products[V];
+                    for (int q = 0; q < Q; ++q) {
+                      for (int v = 0; v < V; ++v) products[v].begin(q, starts[2 * q + half()]);
+                    }
+                    each_column<half() * 4, half() * 4 + 4>([&](auto dword) HAYLOFT_KERNEL_LAMBDA {
+                      for (int v = 0; v < V; ++v) {
+                        const auto codes = bytes.template get<dword()>(chunk, lane + v * lanes, low[v], high[v]);
+                        products[v].template add<dword()>(codes, codes_of_inputs);
+                      }
+                    });
+                    constexpr bool kBegins = half() == 0 || kGroups == 2, kEnds = half() == 1 || kGroups == 2;
+                    for (int q = 0; q < Q; ++q) {
+                      const auto factor = hn::Set(d, factors_of_inputs[2 * q + half()]);
+                      for (int v = 0; v < V; ++v) {
+                        const auto sum = products[v].sum(d, q, starts[2 * q + half()]);
+                        part[q][v] = kBegins ? hn::Mul(sum, factor) : hn::MulAdd(sum, factor, part[q][v]);
+                      }
+                    }
+                    if constexpr (kEnds) {
+                      constexpr int kFirst = kGroups == 2 ? half() : 0;  // half of the weights' group
+                      for (int v = 0; v < V; ++v) {
+                        const auto scale = load_scales(d, packing, scales, kFirst, lane + v * lanes, factors[v].scale);
+                        for (int q = 0; q < Q; ++q) total[q][v] = hn::MulAdd(scale, part[q][v], total[q][v]);
+                      }
+                      if (packing.minimum) {
+                        for (int v = 0; v < V; ++v) {
+                          const auto minimum =
+                              load_scales(d, packing, minima, kFirst, lane + v * lanes, factors[v].minimum);
+                          for (int q = 0; q < Q; ++q) {
+                            total[q][v] = hn::MulAdd(minimum, hn::Set(d, sums[kGroups * q + kFirst]), total[q][v]);
+                          }
+                        }
+                      }
+                    }
+                  });
+                  codes_of_inputs += Q * kDwords;
+                  factors_of_inputs += 2 * Q;
+                  starts += 2 * Q;
+                  sums += kGroups * Q;
+                });
   for (int q = 0; q < Q; ++q)
     for (int v = 0; v < V; ++v) hn::StoreU(total[q][v], d, out + q * kRows + lane + v * lanes);
 }
