@@ -148,6 +148,9 @@ struct SparqSelect : index::RankingOptions {
   // Out, for backends that estimate the rest: f32 [Hq][scores_stride(store.tokens)], the scores of the store's
   // positions.
   float* scores = nullptr;
+  // u64 [2] in device memory, to which bytes of columns and scales are added that fetch_ahead() has brought for this
+  // step: those that it reads there in place of host memory, and all. May be null.
+  unsigned long long* ahead_bytes = nullptr;
 };
 
 // The positions that one decode query attends to: lists of positions in the store, and ranges of absolute positions
@@ -371,6 +374,10 @@ class Backend {
   // limit, tail), in the approximate scores. Throws Error where the columns are not what `args` needs.
   virtual void select_sparq(const CacheView& cache, const float* q, int query_heads, const SparqSelect& args,
                             std::int32_t* positions, float* alpha, Stream stream) = 0;
+  // A hint: this layer's select_sparq() comes soon, and what it read the last time is likely to be read again. It may
+  // be brought to the device meanwhile, beside what is queued later; results are the same, to the bit. Until that call,
+  // or a synchronize() of `stream`, the blocks must stay where they are. Throws nothing but what the device throws.
+  virtual void fetch_ahead(const CacheView& /*next*/, Stream /*stream*/) {}
   // Returns whether select_sparq() keeps scores and attend_with_rest() is there.
   virtual bool estimates_rest() const { return false; }
   // Decode, one token: attention with a rest that is estimated by scores. q and out f32 [Hq][d].

@@ -106,6 +106,7 @@ CudaBackend::CudaBackend(const offload::Threads& threads, const CudaOptions& opt
                options.mass_bytes,
                tables_,
                columns_,
+               ahead_,
                rows_,
                staging_,
                spill_image_,
@@ -116,12 +117,14 @@ CudaBackend::CudaBackend(const offload::Threads& threads, const CudaOptions& opt
       workspace_(context_, cuda_workspace_bytes, compute_, DeviceArena::Purpose::lasting),
       cublas_(compute_, workspace_, cuda_workspace_bytes),
       tables_(context_),
-      columns_(context_, tables_.mutex(), options.column_cache_bytes),
+      ahead_(context_, tables_.mutex()),
+      columns_(context_, tables_.mutex(), ahead_, options.column_cache_bytes),
       rows_(context_, tables_.mutex(), options.row_cache_bytes) {
   pins_->charge_to(&arena_);
   if (options.keep_steps) arena_.keep_steps_of(compute_);
   arena_.when_short([this](std::uint64_t bytes) {
-    std::uint64_t freed = columns_.spare(bytes);
+    std::uint64_t freed = ahead_.spare();
+    if (freed < bytes) freed += columns_.spare(bytes - freed);
     if (freed < bytes) freed += rows_.spare();
     if (freed < bytes) tables_.spare(bytes - freed);
   });
@@ -133,6 +136,7 @@ CudaBackend::~CudaBackend() {
   // Work that is still queued may use anything below.
   cudaStreamSynchronize(copies_);
   cudaStreamSynchronize(spills_);
+  cudaStreamSynchronize(ahead_.stream());
   cudaStreamSynchronize(compute_);
 }
 
@@ -142,7 +146,7 @@ std::string CudaBackend::description() const {
 
 DeviceMemory CudaBackend::memory() const {
   // Kept columns and rows make room for whoever asks.
-  const std::uint64_t kept = columns_.bytes() + rows_.bytes(), used = arena_.used_bytes();
+  const std::uint64_t kept = ahead_.bytes() + columns_.bytes() + rows_.bytes(), used = arena_.used_bytes();
   return {arena_.budget_bytes(), used - std::min(used, kept), arena_.peak_bytes(), arena_.driver_peak_bytes(),
           cuda_context_bytes};
 }
@@ -197,6 +201,7 @@ void CudaBackend::copy(void* to, const void* from, std::uint64_t bytes, Stream s
 }
 
 void CudaBackend::synchronize(Stream stream) {
+  ahead_.wait(native(stream));
   HAYLOFT_CUDA(cudaStreamSynchronize(native(stream)));
 }
 

@@ -11,6 +11,7 @@
 #include "gpu/cuda/api/device.h"
 #include "gpu/cuda/api/stage_clock.h"
 #include "gpu/cuda/context.h"
+#include "gpu/cuda/memory/ahead_columns.h"
 #include "gpu/cuda/memory/column_cache.h"
 #include "gpu/cuda/memory/host_pins.h"
 #include "gpu/cuda/memory/row_cache.h"
@@ -99,6 +100,7 @@ class CudaBackend final : public Backend {
   bool searches_in_parts() const override { return true; }
   void select_sparq(const CacheView& cache, const float* q, int query_heads, const SparqSelect& args,
                     std::int32_t* positions, float* alpha, Stream queue) override;
+  void fetch_ahead(const CacheView& next, Stream queue) override;
   bool estimates_rest() const override { return true; }
   void attend_with_rest(const CacheView& cache, const float* q, int query_heads, const RestStep& rest, float* out,
                         Stream queue) override;
@@ -131,6 +133,7 @@ class CudaBackend final : public Backend {
   const Scratch<std::byte> workspace_;
   Cublas cublas_;
   StoreTables tables_;
+  AheadColumns ahead_;
   ColumnCache columns_;
   RowCache rows_;
 };

@@ -26,6 +26,8 @@ Counters& Counters::operator+=(const Counters& other) {
   elements += other.elements;
   positions_scored += other.positions_scored;
   rows_fetched += other.rows_fetched;
+  ahead_used += other.ahead_used;
+  ahead_wasted += other.ahead_wasted;
   for (int p = 0; p < place_count; ++p) {
     for (int k = 0; k < kind_count; ++k) bytes[p][k] += other.bytes[p][k];
   }

@@ -35,6 +35,7 @@ class LocalAttender final : public Attender {
         const LayerStep& at = step.at;
         index::KeptScores* const kept = kept_scores(at, ranking);
         gpu::SparqSelect args{ranking.by, plan.k, plan.limit, step.held_bytes, {}, kept};
+        if (step.held_bytes != nullptr) args.ahead_bytes = step.held_bytes + 3;
         std::shared_ptr<const gpu::Buffer> scores;
         if (ranking.keep && at.backend.estimates_rest()) {
           const std::int64_t count = at.query_heads * gpu::scores_stride(at.cache.store.tokens);

@@ -66,7 +66,7 @@ struct Step {
   const Attender& attender;
   MethodState* state = nullptr;  // of the method that attends, up to date; null for methods without
   StepTrace* trace = nullptr;    // filled where it is there
-  // u64 [3]: SparqSelect's, then that of Attended; null where the backend keeps nothing.
+  // u64 [5]: SparqSelect's, then that of Attended, then SparqSelect::ahead_bytes; null where the backend keeps nothing.
   unsigned long long* held_bytes = nullptr;
   StepEstimate* estimate = nullptr;  // filled where it is there and the step knows it; else left empty
 };

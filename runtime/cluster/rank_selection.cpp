@@ -159,8 +159,9 @@ class RankSearch {
       }
       return !enough;
     };
-    const gpu::SparqSelect select{
+    gpu::SparqSelect select{
         by_.by, found.k, limit_, step_.held_bytes, {numbers.as<float>(), softmax(0), softmax(1), softmax(2), &meet}};
+    if (step_.held_bytes != nullptr) select.ahead_bytes = step_.held_bytes + 3;
     at_.backend.select_sparq(part_.cache(), step_.q, at_.query_heads, select, list.as<std::int32_t>(), nullptr,
                              at_.stream);
     if (enough) return;

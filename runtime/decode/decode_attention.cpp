@@ -94,7 +94,7 @@ void DecodeAttention::see_experts(int layer, std::int64_t position, int of, std:
 void DecodeAttention::learn_backend(const LayerStep& at) {
   backend_ = &at.backend;
   if (!backend_->keeps_reads()) return;
-  const unsigned long long none[3] = {};
+  const unsigned long long none[5] = {};
   held_ = backend_->allocate(sizeof none, at.stream);
   backend_->to_device(held_.as<void>(), none, sizeof none, at.stream);
 }
@@ -102,7 +102,7 @@ void DecodeAttention::learn_backend(const LayerStep& at) {
 Counters DecodeAttention::read_counters() const {
   Counters read = counters;
   if (!held_) return read;
-  unsigned long long held[3] = {};
+  unsigned long long held[5] = {};
   backend_->to_host(held, held_.as<void>(), sizeof held, backend_->stream());
   constexpr Kind kinds[] = {Kind::columns, Kind::scales, Kind::rows};
   for (int i = 0; i < 3; ++i) {
@@ -111,6 +111,8 @@ Counters DecodeAttention::read_counters() const {
     read.at(Place::link, kind) -= bytes;
     read.at(Place::device, kind) += bytes;
   }
+  read.ahead_used += held[3];
+  read.ahead_wasted += held[4] - held[3];
   return read;
 }
 

@@ -83,7 +83,7 @@ class DecodeAttention : public AttentionPolicy {
   SharedAttender attender_ = local_attender();
   std::vector<std::shared_ptr<StepObserver>> observers_;
   gpu::Backend* backend_ = nullptr;           // of the steps, once there was one; its memory is `held_`
-  gpu::Buffer held_;                          // u64 [3], Step::held_bytes of all steps; empty where nothing is kept
+  gpu::Buffer held_;                          // u64 [5], Step::held_bytes of all steps; empty where nothing is kept
   std::vector<Choice> choices_;               // by global layer
   std::map<std::string, std::int64_t> used_;  // before those choices
   double positions_attended_ = 0;

@@ -179,6 +179,7 @@ void Model::forward(Cache& cache, Workspace& workspace, std::span<const std::int
   clear_flag(workspace.flag);
   const Uncommitted uncommitted{cache};
 
+  if (T == 1) fetch_ahead(-1, cache);
   embed(tokens.data(), T, act.hidden);
   int rows = T;  // how many of the newest positions are still needed
   for (int layer = 0; layer < config_.layers; ++layer) {

@@ -237,6 +237,8 @@ class Model {
   void norm_heads(float* x, int tokens, int heads, int d, const float* weight) const;
   void enter(int layer, Cache& cache, const Activations& act, int T, bool and_q) const;
   gpu::CacheView view_of(int layer, const Cache& cache) const;
+  // Tells the backend which global layer attends next, behind this one, for one token; -1: which is the first.
+  void fetch_ahead(int behind, const Cache& cache) const;
   void turn_q(int layer, float* q, int T, std::int64_t position) const;
   void mix(const LayerStep& at, const float* q, int queries, int rows, float* out, AttentionPolicy& policy,
            std::vector<gpu::AttendStep>* left = nullptr) const;

@@ -31,6 +31,7 @@ void Model::attend(int layer, Cache& cache, Workspace& workspace, const Activati
   }
   scale_queries(layer, act.q, queries, position + T - queries);
   mix(at, act.q, queries, rows, act.mixed, policy);
+  if (T == 1 && config_.kind(layer) == LayerKind::global) fetch_ahead(layer, cache);
   if (rows == 0) return;
   project_gate(layer, input + (T - rows) * H, rows, act);
   add_attention_output(layer, act, act.mixed, act.hidden + (T - rows) * H, rows);
@@ -121,6 +122,14 @@ gpu::CacheView Model::view_of(int layer, const Cache& cache) const {
   gpu::CacheView view = cache.view(layer);
   view.sinks = weights_.layers[static_cast<std::size_t>(layer)].sinks;
   return view;
+}
+
+void Model::fetch_ahead(int behind, const Cache& cache) const {
+  if (!backend_->keeps_reads()) return;
+  for (int layer = behind + 1; layer < config_.layers; ++layer) {
+    if (config_.kind(layer) != LayerKind::global) continue;
+    return backend_->fetch_ahead(view_of(layer, cache), backend_->stream());
+  }
 }
 
 // Turns queries of T positions from `position` on.

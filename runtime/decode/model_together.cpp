@@ -56,6 +56,7 @@ void Model::forward_together(std::span<ModelStep> steps, Workspace& workspace) c
       check_ids({&step.token, 1});
       require_own(*step.cache);
       clear_flag(flags[static_cast<std::size_t>(row)]);
+      fetch_ahead(-1, *step.cache);
       embed(&step.token, 1, act.hidden + row * H);
     });
   });
@@ -88,6 +89,9 @@ void Model::forward_together(std::span<ModelStep> steps, Workspace& workspace) c
             1, own.mixed, *step.attention, &left);
       });
       backend_->attend_together(left, config_.query_heads, stream);
+      if (config_.kind(layer) == LayerKind::global) {
+        each(group, [&](const ModelStep& step, std::int64_t) { fetch_ahead(layer, *step.cache); });
+      }
       add_attention_output(layer, act, act.mixed, act.hidden, rows);
       const std::vector<ExpertTokens> chosen = mlp(layer, act, act.hidden, rows, {});
       each(group, [&](const ModelStep& step, std::int64_t row) {

@@ -83,5 +83,23 @@ TEST_F(DeviceCacheTest, TokensAreThoseWithoutAndBytesMoveFromTheLinkToTheDevice)
   }
 }
 
+// Room for no column: what the last token chose comes before the next one asks for it, as far as the device gets with
+// it, and is counted apart.
+TEST_F(DeviceCacheTest, ColumnsFetchedAheadChangeNoTokenAndNothingThatIsCounted) {
+  using offload::ColumnFormat, offload::RowFormat;
+  for (const ColumnFormat columns : {ColumnFormat::f16, ColumnFormat::int4}) {
+    SCOPED_TRACE(offload::name(columns));
+    const Run with = decode({.column_cache_bytes = 1}, "sparq:r=4:k=32", columns, RowFormat::f16);
+    const Run without = decode({}, "sparq:r=4:k=32", columns, RowFormat::f16);
+    EXPECT_EQ(with.logits, without.logits);
+    EXPECT_EQ(with.counters.bytes, without.counters.bytes);
+    const auto read = with.counters.at(Place::link, Kind::columns) + with.counters.at(Place::link, Kind::scales);
+    EXPECT_GT(with.counters.ahead_used, 0u);
+    EXPECT_LT(with.counters.ahead_used, read);
+    EXPECT_GT(with.counters.ahead_wasted, 0u);
+    EXPECT_EQ(without.counters.ahead_used + without.counters.ahead_wasted, 0u);
+  }
+}
+
 }  // namespace
 }  // namespace hayloft::simt

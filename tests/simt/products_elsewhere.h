@@ -121,6 +121,7 @@ class ProductsElsewhere final : public gpu::Backend {
                     std::int32_t* positions, float* alpha, gpu::Stream s) override {
     cuda_->select_sparq(cache, q, query_heads, args, positions, alpha, s);
   }
+  void fetch_ahead(const gpu::CacheView& next, gpu::Stream s) override { cuda_->fetch_ahead(next, s); }
 
  protected:
   void release(void*, std::uint64_t, gpu::Stream) noexcept override {}  // buffers are cuda_'s

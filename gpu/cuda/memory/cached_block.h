@@ -65,6 +65,8 @@ struct RunLayout {
 // to its slot, and in the low bits how the slot stands. 0: from the host, and it stays there.
 inline constexpr std::uint32_t kHeld = 1;    // the slot holds the run
 inline constexpr std::uint32_t kFilled = 2;  // whoever reads the run from the host writes it to the slot
+// It has been fetched ahead, so many bytes behind where the columns of the block begin (RunPlaces::ahead).
+inline constexpr std::uint32_t kFetched = 4;
 inline constexpr std::uint32_t kPlaceFlags = 15;
 
 struct RunPlaces {
@@ -72,6 +74,8 @@ struct RunPlaces {
   const std::uint32_t* places = nullptr;  // [blocks][Hkv][reads], in the order in which runs are read
   int kv_heads = 0;
   int reads = 0;
+  const std::byte* ahead = nullptr;  // in device memory; null: nothing has been fetched ahead
+  std::uint64_t ahead_bytes = 0;     // of a block there
 
   __device__ const std::uint32_t* of(std::int64_t block, int kv_head) const {
     return places + (block * kv_heads + kv_head) * reads;

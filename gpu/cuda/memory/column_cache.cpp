@@ -26,9 +26,11 @@ ColumnCache::Use::~Use() {
   if (cache_) cache_->forget(serials_);
 }
 
-ColumnCache::ColumnCache(const DeviceContext& context, std::recursive_mutex& mutex, std::uint64_t bytes)
+ColumnCache::ColumnCache(const DeviceContext& context, std::recursive_mutex& mutex, AheadColumns& ahead,
+                         std::uint64_t bytes)
     : context_(context),
       mutex_(mutex),
+      ahead_(ahead),
       most_(bytes == column_cache_rest ? context.arena.budget_bytes() - context.arena.budget_bytes() / 8 : bytes),
       stream_(context.compute) {}
 
@@ -50,6 +52,15 @@ std::uint64_t ColumnCache::bytes() const {
 void ColumnCache::become(cudaStream_t stream) {
   if (stream != stream_) context_.order(stream_, stream);
   stream_ = stream;
+}
+
+const CachedBlock* ColumnCache::known_blocks(const offload::LayerView& view) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = by_last_.find(view.serials.back());
+  if (found == by_last_.end()) return nullptr;
+  const View& known = *found->second;
+  if (known.serials.size() != view.serials.size() || known.generation != generation_) return nullptr;
+  return static_cast<const CachedBlock*>(known.table);
 }
 
 std::unique_ptr<ColumnCache::Use> ColumnCache::use(const CacheView& cache, cudaStream_t stream) {
@@ -115,7 +126,8 @@ std::uint64_t ColumnCache::room() const {
   const std::uint64_t most = uses_ - spared_at_ < recent_uses() ? std::min(most_, spared_to_) : most_;
   const std::uint64_t left = most - std::min(most, bytes_);
   const std::uint64_t budget = context_.arena.budget_bytes();
-  const std::uint64_t free = budget - std::min(budget, context_.arena.used_bytes());
+  const std::uint64_t used = context_.arena.used_bytes();
+  const std::uint64_t free = budget - std::min(budget, used - std::min(used, ahead_.bytes()));
   return std::min(left, free - std::min(free, budget / 8));
 }
 
@@ -222,6 +234,7 @@ void ColumnCache::build(View& view, const CacheView& cache, bool larger) {
 }
 
 ColumnCache::Entries::iterator ColumnCache::drop(Entries::iterator entry) noexcept {
+  ahead_.settle(stream_);
   context_.arena.free(entry->second.memory, entry->second.bytes, stream_);
   bytes_ -= entry->second.bytes;
   ++generation_;
@@ -229,7 +242,10 @@ ColumnCache::Entries::iterator ColumnCache::drop(Entries::iterator entry) noexce
 }
 
 void ColumnCache::release_table(View& view) noexcept {
-  if (view.table) context_.arena.free(view.table, view.table_bytes(), stream_);
+  if (view.table) {
+    ahead_.settle(stream_);
+    context_.arena.free(view.table, view.table_bytes(), stream_);
+  }
   view.table = nullptr;
 }
 

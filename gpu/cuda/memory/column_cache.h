@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gpu/backend.h"
+#include "gpu/cuda/memory/ahead_columns.h"
 #include "gpu/cuda/memory/cached_block.h"
 #include "gpu/cuda/memory/device_context.h"
 
@@ -26,8 +27,9 @@ namespace hayloft::gpu::cuda {
 class ColumnCache {
  public:
   // The cache may take so many bytes; column_cache_rest: all but an eighth of the budget. `mutex`: the StoreTables',
-  // for each of the two may free what the other has while it allocates.
-  ColumnCache(const DeviceContext& context, std::recursive_mutex& mutex, std::uint64_t bytes);
+  // for each of the two may free what the other has while it allocates. `ahead`: its memory is no loss to the cache,
+  // and what it fetches looks at blocks that are kept.
+  ColumnCache(const DeviceContext& context, std::recursive_mutex& mutex, AheadColumns& ahead, std::uint64_t bytes);
   ~ColumnCache();
   ColumnCache(const ColumnCache&) = delete;
   ColumnCache& operator=(const ColumnCache&) = delete;
@@ -57,6 +59,9 @@ class ColumnCache {
 
   // Returns whether columns of such a store are kept at all: blocks have serials, and at least kChunkTokens tokens.
   bool keeps(const offload::LayerView& view) const;
+  // Returns the table of the cached blocks [blocks of the view] in device memory, if it is up to date; else null. It
+  // stays until AheadColumns::wait().
+  const CachedBlock* known_blocks(const offload::LayerView& view) const;
   // Nothing where there is no room. What uses it is queued on `stream`.
   std::unique_ptr<Use> use(const CacheView& cache, cudaStream_t stream);
 
@@ -115,6 +120,7 @@ class ColumnCache {
 
   const DeviceContext& context_;
   std::recursive_mutex& mutex_;  // guards all below
+  AheadColumns& ahead_;
   const std::uint64_t most_;
   Entries entries_;
   Views views_;

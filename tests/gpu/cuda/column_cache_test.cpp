@@ -281,6 +281,7 @@ TEST_F(CudaColumnCache, ARandomWalkOverSequencesSelectsAsWithoutIt) {
           args.k = 16;
           args.limit = view.store.tokens;
           const std::vector<float> q = random_query(kv_heads * group, d, static_cast<std::uint32_t>(below(6)), 3);
+          if (below(2) == 0) cuda->fetch_ahead(view, cuda->stream());
           held += select_twice(view, q, args).columns;
           read += counted(view, args).columns;
           ASSERT_FALSE(HasFailure()) << "step " << step;

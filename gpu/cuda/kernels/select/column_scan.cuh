@@ -71,6 +71,21 @@ struct CachedRuns {
   }
 };
 
+// Whole columns, which may also have been fetched ahead. Planes have not, and no registers left for it.
+struct CachedColumns : CachedRuns {
+  const std::byte* ahead;  // of the block
+
+  __device__ CachedColumns(const ColumnSource& source, std::int64_t position, int kv_head)
+      : CachedRuns(source, position, kv_head),
+        ahead(source.cached.ahead + static_cast<std::uint64_t>(source.block(position)) * source.cached.ahead_bytes) {}
+
+  template <bool filled = false>
+  __device__ const std::byte* from(std::uint32_t place, std::uint64_t within, const std::byte* elsewhere) const {
+    if ((place & kFetched) != 0) return ahead + offset(place) + within;
+    return CachedRuns::from<filled>(place, within, elsewhere);
+  }
+};
+
 // The scales of the tile's tokens [start, start + length), f16 [padded][kTileScales], zero where there is no token or
 // no component. Eight at a time where they lie together: the r = 16 components of a tile are then one load per thread,
 // and a warp asks for whole lines of four of them.
@@ -91,7 +106,7 @@ __device__ inline void fetch_scales(const ColumnSource& source, int head, const 
       const std::byte* row = source.head(position, head) + source.scales_offset +
                              (source.gathered ? j : components[j]) * source.scale_bytes;
       if constexpr (Cached) {
-        const CachedRuns cached(source, position, head);
+        const CachedColumns cached(source, position, head);
         const std::uint32_t place = cached.places[j];
         row = cached.from(place, source.column_bytes, row);
         if (cached.fills(place)) {
@@ -133,7 +148,7 @@ struct HostLane {
 struct PassingLane {
   const std::byte* columns;  // of the block and head
   const unsigned* offsets;
-  CachedRuns cached;
+  CachedColumns cached;
   std::uint64_t within;  // bytes into a column, of the lane's tokens
   bool live;
   int rank;
@@ -306,7 +321,7 @@ __global__ __launch_bounds__(kScanThreads, G > 4 ? 1 : 2) void scan_columns(Colu
       if constexpr (Cached) {  // in blocks of whole chunks
         PassingLane from{source.head(start + chunk, source_head) + source.columns_offset,
                          offsets,
-                         CachedRuns(source, start + chunk, source_head),
+                         CachedColumns(source, start + chunk, source_head),
                          within,
                          token < length,
                          scan.rank};

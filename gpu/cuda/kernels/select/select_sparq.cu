@@ -7,12 +7,14 @@
 #include "gpu/cuda/api/stage_clock.h"
 #include "gpu/cuda/cuda_backend.h"
 #include "gpu/cuda/kernels/launch.h"
+#include "gpu/cuda/kernels/select/ahead.h"
 #include "gpu/cuda/kernels/select/components.h"
 #include "gpu/cuda/kernels/select/group_scores.cuh"
 #include "gpu/cuda/kernels/select/place_runs.h"
 #include "gpu/cuda/kernels/select/radix_select.h"
 #include "gpu/cuda/kernels/select/scan.h"
 #include "gpu/cuda/kernels/select/strips.h"
+#include "gpu/cuda/memory/ahead_columns.h"
 #include "gpu/cuda/memory/column_cache.h"
 #include "gpu/cuda/memory/column_tiles.h"
 #include "gpu/cuda/memory/device_arena.h"
@@ -209,23 +211,25 @@ class SparqSelector {
     if (wants_strips()) {
       strips_.emplace(context_, heads_at_once_, group_, ranks_by_logits(), store.tokens, args_.k, stream_);
     }
+    if (!in_planes(store.layout->columns)) ahead_ = context_.ahead.use(store, count_.columns, stream_);
     cached_ = context_.columns.use(cache_, stream_);
     if (!cached_ || !cuda_keeps_strips(cached_->slots(), count_.runs, cache_.head_dim)) strips_.reset();
-    if (!cached_) return;
+    const RunLayout layout(*store.layout);
+    if (ahead_) ahead_->want(!cached_ || cached_->slots() < layout.runs);
+    if (cached_) {
+      source_.cached = {cached_->blocks(), *places_, cache_.kv_heads, count_.runs};
+      const RunReads reads{scan_.components, scan_.planes,    count_.columns, in_planes(store.layout->columns),
+                           store.tokens,     args_.held_bytes};
+      place_runs(layout, reads, source_.cached, *places_, blocks, stream_);
+    }
     if (strips_) {
       scan_.strip_max = strips_->max();
       scan_.strip_stride = strips_->stride();
       scan_.strip_sums = strips_->sums();
     }
-    source_.cached = {cached_->blocks(), *places_, cache_.kv_heads, count_.runs};
-    RunReads reads;
-    reads.components = scan_.components;
-    reads.planes = scan_.planes;
-    reads.rank = count_.columns;
-    reads.in_planes = in_planes(store.layout->columns);
-    reads.tokens = store.tokens;
-    reads.held_bytes = args_.held_bytes;
-    place_runs(RunLayout(*store.layout), reads, source_.cached, *places_, blocks, stream_);
+    if (!ahead_) return;
+    const AheadReads reads{chosen_, count_.columns, store.tokens, blocks, args_.ahead_bytes};
+    take_ahead(*ahead_, reads, layout, *places_, source_.cached, stream_);
   }
 
   int heads_that_fit() const {
@@ -363,6 +367,7 @@ class SparqSelector {
   bool tail_scored_ = false;           // of the first batch, whose scan is still to come
   std::optional<StripBounds> strips_;  // in place of logits
   std::optional<Scratch<std::uint32_t>> places_;
+  std::unique_ptr<AheadColumns::Use> ahead_;
   std::unique_ptr<ColumnCache::Use> cached_;
   std::vector<std::int32_t> host_chosen_;
   std::optional<ColumnTiles> tiles_;

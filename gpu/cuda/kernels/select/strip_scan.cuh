@@ -36,7 +36,7 @@ __device__ inline void for_each_head(const Body& body) {
 struct FilledLane {
   const std::byte* column;  // of the lane's tokens
   const unsigned* offsets;
-  CachedRuns cached;
+  CachedColumns cached;
   std::uint64_t within;
 
   __device__ void turn(int) {}
@@ -91,7 +91,7 @@ __global__ __launch_bounds__(kScanThreads, G > 4 ? 1 : 2) void rank_strips(Colum
       const std::int64_t position = std::int64_t{listed[own + of < count ? own + of : own]} * kStripTokens;
       const std::int64_t scale = source.slot(position) >> source.scale_shift;
       const std::byte* const rows = source.head(position, head) + source.scales_offset;
-      const CachedRuns cached(source, position, head);
+      const CachedColumns cached(source, position, head);
       for (int j = lane / kWarpStrips; j < padded; j += lanes) {
         f16 one{0};
         if (j < scan.rank) {
@@ -108,8 +108,8 @@ __global__ __launch_bounds__(kScanThreads, G > 4 ? 1 : 2) void rank_strips(Colum
     const std::int64_t begin = std::int64_t{listed[live ? own + strip : own]} * kStripTokens;
     const std::int64_t read = begin + at < scan.end ? begin + at : begin;  // past the end what is then dropped
     const auto within = static_cast<std::uint64_t>(source.slot(read) / kLaneTokens * ColumnBits<format>::bytes);
-    FilledLane from{source.head(read, head) + source.columns_offset + within, offsets, CachedRuns(source, read, head),
-                    within};
+    FilledLane from{source.head(read, head) + source.columns_offset + within, offsets,
+                    CachedColumns(source, read, head), within};
     float s[G][kLaneTokens] = {};
     score_lane<format, G, kWarpStrips>(from, weights, scales + strip, scan.rank, s);
     const std::int64_t place = std::int64_t{chunk} * kChunkTokens + lane * kLaneTokens;

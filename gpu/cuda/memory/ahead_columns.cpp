@@ -1,0 +1,179 @@
+#include "gpu/cuda/memory/ahead_columns.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "offload/error.h"
+
+namespace hayloft::gpu::cuda {
+
+AheadColumns::~AheadColumns() {
+  cudaStreamSynchronize(stream_);
+  for (auto& [first, choice] : choices_) release(choice, context_.compute);
+  for (Piece& piece : pieces_) release(piece, context_.compute);
+}
+
+void AheadColumns::wait(cudaStream_t stream) {
+  if (!under_way_) return;
+  const std::lock_guard lock(mutex_);
+  context_.order(stream_, stream);
+  if (stream == context_.compute) under_way_ = false;
+}
+
+void AheadColumns::settle(cudaStream_t stream) noexcept {
+  try {
+    wait(stream);
+  } catch (const Error&) {  // nothing is read any more
+  }
+}
+
+void AheadColumns::start(cudaStream_t stream) {
+  context_.order(stream, stream_);
+  under_way_ = true;
+}
+
+void* AheadColumns::allocate(std::uint64_t bytes, cudaStream_t stream) {
+  const std::uint64_t budget = context_.arena.budget_bytes(), used = context_.arena.used_bytes();
+  if (bytes > (budget - std::min(budget, used)) / kPartOfRoom) return nullptr;
+  ++busy_;  // or it might be asked to free what it has
+  void* memory = nullptr;
+  try {
+    memory = context_.arena.allocate(bytes, stream);
+    bytes_ += bytes;
+  } catch (const Error&) {  // the device has less than its budget says
+  }
+  --busy_;
+  return memory;
+}
+
+void AheadColumns::release(Piece& piece, cudaStream_t stream) noexcept {
+  if (piece.memory) {
+    settle(stream);
+    context_.arena.free(piece.memory, piece.bytes, stream);
+    bytes_ -= piece.bytes;
+  }
+  piece.memory = nullptr;
+  piece.serials.clear();
+  piece.pending = false;
+}
+
+void AheadColumns::release(Choice& choice, cudaStream_t stream) noexcept {
+  if (choice.memory) {
+    settle(stream);
+    context_.arena.free(choice.memory, choice.bytes(), stream);
+    bytes_ -= choice.bytes();
+  }
+  choice = {};
+}
+
+AheadColumns::Choice* AheadColumns::choice_for(const offload::LayerView& view, int rank, cudaStream_t stream) {
+  Choice& choice = choices_[view.serials.front()];
+  choice.used = ++uses_;
+  if (choice.memory && (choice.rank != rank || choice.kv_heads != view.layout->kv_heads)) release(choice, stream);
+  if (choice.memory) return &choice;
+  choice = {nullptr, rank, view.layout->kv_heads, true, uses_};
+  choice.memory = static_cast<std::int32_t*>(allocate(choice.bytes(), stream));
+  if (choice.memory == nullptr) {
+    choices_.erase(view.serials.front());
+    return nullptr;
+  }
+  choice.wanted = false;  // until a step has left its choice
+  if (choices_.size() > kChoices) {
+    const auto oldest = std::min_element(choices_.begin(), choices_.end(), [](const auto& a, const auto& b) {
+      return a.second.used < b.second.used;
+    });
+    release(oldest->second, stream);
+    choices_.erase(oldest);
+  }
+  return &choice;
+}
+
+std::unique_ptr<AheadColumns::Use> AheadColumns::use(const offload::LayerView& view, int rank, cudaStream_t stream) {
+  std::unique_lock lock(mutex_);
+  Choice* const choice = choice_for(view, rank, stream);
+  if (choice == nullptr) return {};
+  std::unique_ptr<Use> use(new Use(*this, std::move(lock), *choice));
+  for (Piece& piece : pieces_) {
+    const std::size_t blocks = piece.serials.size();
+    if (blocks == 0 || piece.layout.rank != rank || blocks > view.serials.size()) continue;
+    if (view.serials.size() - blocks > AheadLayout::later_blocks) continue;
+    if (!std::equal(piece.serials.begin(), piece.serials.end(), view.serials.begin())) continue;
+    const AheadBlocks fetched{piece.layout, piece.memory, std::exchange(piece.pending, false)};
+    if (fetched.first) HAYLOFT_CUDA(cudaMemsetAsync(fetched.stop(), 1, sizeof(unsigned), stream));
+    piece.fetched->wait(stream);
+    use->fetched_ = fetched;
+    break;
+  }
+  return use;
+}
+
+AheadColumns::Piece& AheadColumns::piece_for(std::uint64_t first) {
+  const auto own = std::find_if(pieces_.begin(), pieces_.end(), [&](const Piece& piece) {
+    return !piece.serials.empty() && piece.serials.front() == first;
+  });
+  if (own != pieces_.end()) return *own;
+  const auto free = std::find_if(pieces_.begin(), pieces_.end(), [](const Piece& piece) { return !piece.pending; });
+  if (free != pieces_.end()) return *free;
+  if (pieces_.size() < kPieces) return pieces_.emplace_back();
+  return *std::min_element(pieces_.begin(), pieces_.end(),
+                           [](const Piece& a, const Piece& b) { return a.used < b.used; });
+}
+
+// With room for some blocks more, so that a sequence that grows does not ask for memory at each.
+bool AheadColumns::make_room(Piece& piece, const AheadLayout& layout, cudaStream_t stream) {
+  if (piece.memory && piece.bytes >= layout.bytes()) return true;
+  release(piece, stream);
+  AheadLayout larger = layout;
+  larger.blocks += 1 + layout.blocks / 8;
+  for (const AheadLayout& wanted : {larger, layout}) {
+    piece.memory = static_cast<std::byte*>(allocate(wanted.bytes(), stream));
+    piece.bytes = wanted.bytes();
+    if (piece.memory) return true;
+  }
+  return false;
+}
+
+std::optional<AheadColumns::Fetch> AheadColumns::begin(const offload::LayerView& view, cudaStream_t stream) {
+  std::unique_lock lock(mutex_);
+  if (busy_ > 0) return {};
+  const auto found = choices_.find(view.serials.front());
+  if (found == choices_.end() || !found->second.wanted) return {};
+  const Choice& choice = found->second;
+  const AheadLayout layout{RunLayout(*view.layout), choice.rank, static_cast<std::int64_t>(view.blocks.size())};
+  // A place has 32 bits for where its column lies (RunPlaces).
+  if (choice.kv_heads != layout.runs.kv_heads || layout.block_bytes() > UINT32_MAX) return {};
+  Piece& piece = piece_for(view.serials.front());
+  if (piece.pending && std::ranges::equal(piece.serials, view.serials)) return {};
+  piece.serials.clear();
+  piece.pending = false;
+  if (!make_room(piece, layout, stream)) return {};
+  piece.layout = layout;
+  piece.used = ++uses_;
+  // What the last fetch, if one was never waited for, still has to do comes first.
+  if (piece.fetched) piece.fetched->wait(stream);
+  HAYLOFT_CUDA(cudaMemsetAsync(piece.memory, 0, layout.data_offset(), stream));
+  const AheadBlocks to{layout, piece.memory};
+  check(cudaMemcpyAsync(to.list(), choice.memory, choice.bytes(), cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync",
+        choice.bytes());
+  return Fetch{to, &piece, std::move(lock)};
+}
+
+void AheadColumns::queued(const Fetch& fetch, const offload::LayerView& view) {
+  if (!fetch.piece->fetched) fetch.piece->fetched = std::make_unique<Event>();
+  fetch.piece->fetched->record(stream_);
+  fetch.piece->serials.assign(view.serials.begin(), view.serials.end());
+  fetch.piece->pending = true;
+}
+
+std::uint64_t AheadColumns::spare() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (busy_ > 0) return 0;
+  const std::uint64_t before = bytes_;
+  for (Piece& piece : pieces_) release(piece, context_.compute);
+  for (auto& [first, choice] : choices_) release(choice, context_.compute);
+  pieces_.clear();
+  choices_.clear();
+  return before - bytes_;
+}
+
+}  // namespace hayloft::gpu::cuda
