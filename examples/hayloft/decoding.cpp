@@ -198,6 +198,14 @@ std::string decode_summary(const runtime::Session& session, const Decoded& done,
   if (columns + rows > 0) {
     line += fmt::format("; the device had {:.1f}% of the columns and {:.1f}% of the rows", 100 * columns, 100 * rows);
   }
+  if (const std::uint64_t fetched = counters.ahead_used + counters.ahead_wasted; fetched > 0) {
+    const std::uint64_t read = counters.at(runtime::Place::link, runtime::Kind::columns) +
+                               counters.at(runtime::Place::link, runtime::Kind::scales);
+    line += fmt::format(
+        "; {} per token fetched ahead, {:.1f}% of it used, which is {:.1f}% of the columns over the link",
+        format_bytes(fetched / steps), 100 * static_cast<double>(counters.ahead_used) / static_cast<double>(fetched),
+        100 * static_cast<double>(counters.ahead_used) / static_cast<double>(read));
+  }
   if (const runtime::ExpertTraffic& experts = done.experts; experts.asked > 0) {
     line += fmt::format("\nexperts: {} per token over the link; the device had {:.1f}% of those asked for",
                         format_bytes(experts.link_bytes / steps),

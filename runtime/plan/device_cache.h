@@ -17,6 +17,10 @@ struct CacheBudget {
   std::uint64_t rows = gpu::row_cache_rest;
 };
 
+// The share of the columns of a step that the next one chooses again, as docs/device-cache.md has it: what is fetched
+// ahead and right.
+inline constexpr double columns_chosen_again = 0.7;
+
 struct ExpectedCache {
   std::uint64_t column_bytes = 0;  // of the device's memory, at most
   double columns_kept = 0;         // share of all columns that they are

@@ -125,10 +125,11 @@ constexpr double product_instructions[] = {95.4, 0, 139, 184, 122, 157, 186, 0, 
 // The kernels that one layer launches, as tests/simt/step_launches_test.cpp counts them, with four products of weights
 // that are packed alike and without the chunks of what is streamed; of recurrent layers, 18 as docs/internals/cuda.md
 // once counted, less the three that sums, flag and norms are spared. One kernel selects from short lists, where others
-// take four, and one each finds out which columns and which rows the device keeps. Each of them is
+// take four, and one each finds out which columns and which rows the device keeps; two kernels and four copies fetch
+// columns ahead. Each of them is
 // assumed to cost a step launch_ms.
 constexpr double launches_of_selecting = 19, launches_of_kept = 1, launches_of_strips = 2, launches_of_others = 10,
-                 launches_of_recurrent = 15, launches_spared_by_short_lists = 3;
+                 launches_of_recurrent = 15, launches_of_fetched = 6, launches_spared_by_short_lists = 3;
 constexpr double short_list_tokens = 65536;
 constexpr double launches_of_further = 3;  // tokens of a pass: attention to the tail and to the store, and the merge
 constexpr double launch_ms = 0.003;
@@ -208,8 +209,35 @@ Cost with_blocks(Cost cost, double factor) {
   return cost;
 }
 
+// Returns the instructions of the products of a step's packed weights.
+double product_work(const DecodeStep& step) {
+  double multiplied = 0;
+  for (std::size_t bits = 0; bits < step.weights.weights_per_step.size(); ++bits) {
+    multiplied += static_cast<double>(step.weights.weights_per_step[bits]) / 1024 * product_instructions[bits];
+  }
+  return multiplied;
+}
+
+// Returns the share of the columns over the link that come while the link has nothing else to do: right guesses, of as
+// many as it brings in the time of weights and states. Wrong ones take that time too.
+double fetched_ahead(const DecodeStep& step, const GpuCard& card) {
+  const double columns =
+      static_cast<double>(step.counters.at(Place::link, Kind::columns) + step.counters.at(Place::link, Kind::scales)) *
+      (1 - step.columns_held);
+  if (step.columns_again <= 0 || columns <= 0) return 0;
+  Roofline beside(card);
+  beside.add(
+      {"weights", product_work(step) * step.tokens, static_cast<double>(step.weights.bytes_per_pass(step.tokens)), 0},
+      1, Basis::counted);
+  beside.add({"states", 0, 1, 0}, static_cast<double>(state_bytes(*step.config)), Basis::bytes);
+  double ms = 0;
+  for (const PredictedStage& stage : beside.stages()) ms += stage.ms;
+  return step.columns_again * std::min(1.0, ms * 1e6 * card.link_rate / columns);
+}
+
 // Adds the ranking of positions by scores of columns, where they are.
-void add_ranking(const DecodeStep& step, const RelativeShape& shape, Roofline& roofline) {
+// `ahead`: the share of the columns over the link that are there when the scan begins.
+void add_ranking(const DecodeStep& step, const RelativeShape& shape, double ahead, Roofline& roofline) {
   const double layers = step.config->global_layers();
   const auto on_link = [&](Kind kind) { return static_cast<double>(step.counters.at(Place::link, kind)); };
   const double columns = on_link(Kind::columns) + on_link(Kind::scales);
@@ -234,7 +262,7 @@ void add_ranking(const DecodeStep& step, const RelativeShape& shape, Roofline& r
       scan.memory_bytes = strip_bytes;
     }
     scan.memory_bytes = scan.memory_bytes * shape.group + columns / chunks * step.columns_held;
-    scan.link_bytes = columns / chunks * (1 - step.columns_held);
+    scan.link_bytes = columns / chunks * (1 - step.columns_held) * (1 - ahead);
     const Basis basis = parts == 1 && !by_head ? as_shaped : Basis::scaled;
     const Cost components = in_bits ? plane_cost(bits).components : choosing;
     roofline.add(with_blocks(scaled(components, shape.kv * shape.group * shape.head_dim), shape.kv), layers, basis);
@@ -276,7 +304,8 @@ std::vector<PredictedStage> predict_stages(const DecodeStep& step, const GpuCard
   Roofline roofline(card);
   const auto ranked_by = [&](Kind kind) { return step.counters.at(Place::link, kind); };
   const bool selects = ranked_by(Kind::columns) + ranked_by(Kind::scales) + ranked_by(Kind::index) > 0;
-  if (selects) add_ranking(step, shape, roofline);
+  const double ahead = selects ? fetched_ahead(step, card) : 0;
+  if (selects) add_ranking(step, shape, ahead, roofline);
 
   const offload::BlockLayout layout({1, config.kv_heads, config.head_dim, chunk_tokens, step.columns, step.rows});
   const auto row_bytes = static_cast<double>(layout.row_bytes);
@@ -306,10 +335,7 @@ std::vector<PredictedStage> predict_stages(const DecodeStep& step, const GpuCard
   }
   // Behind a pass of which not all tokens stay, a state is made again from the one before.
   roofline.add({"states", 0, step.tokens > 1 ? 2.0 : 1.0, 0}, static_cast<double>(state_bytes(config)), Basis::bytes);
-  double multiplied = 0;
-  for (std::size_t bits = 0; bits < step.weights.weights_per_step.size(); ++bits) {
-    multiplied += static_cast<double>(step.weights.weights_per_step[bits]) / 1024 * product_instructions[bits];
-  }
+  const double multiplied = product_work(step);
   const auto read = static_cast<double>(step.weights.bytes_per_pass(step.tokens));
   roofline.add({"weights", multiplied * tokens, read, 0}, 1, Basis::counted);
   roofline.read_near(static_cast<double>(step.weights.near_bytes_per_step) *
@@ -326,6 +352,7 @@ std::vector<PredictedStage> predict_stages(const DecodeStep& step, const GpuCard
                            (step.by_strips > 0          ? launches_of_strips
                             : list <= short_list_tokens ? -launches_spared_by_short_lists
                                                         : 0) +
+                           (ahead > 0 ? launches_of_fetched : 0) +
                            launches_of_kept * ((step.columns_held > 0 ? 1 : 0) + (step.rows_held > 0 ? 1 : 0));
   roofline.launch(layers * (selects ? selecting : launches_of_others) + recurrent * launches_of_recurrent +
                   (config.layers - layers - recurrent) * launches_of_others +

@@ -79,9 +79,8 @@ AheadColumns::Choice* AheadColumns::choice_for(const offload::LayerView& view, i
   }
   choice.wanted = false;  // until a step has left its choice
   if (choices_.size() > kChoices) {
-    const auto oldest = std::min_element(choices_.begin(), choices_.end(), [](const auto& a, const auto& b) {
-      return a.second.used < b.second.used;
-    });
+    const auto oldest = std::min_element(choices_.begin(), choices_.end(),
+                                         [](const auto& a, const auto& b) { return a.second.used < b.second.used; });
     release(oldest->second, stream);
     choices_.erase(oldest);
   }

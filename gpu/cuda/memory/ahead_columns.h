@@ -140,7 +140,7 @@ class AheadColumns {
   // Nothing where there is no room.
   std::unique_ptr<Use> use(const offload::LayerView& view, int rank, cudaStream_t stream);
 
-  // A fetch that is to be queued on stream(), behind `stream`: the columns of the list of all blocks. The addresses have
+  // A fetch that is to be queued on stream(), behind `stream`: the columns of the list, of all blocks. Addresses have
   // to be put there first; all but these and the data is there when the stream has come here.
   struct Fetch {
     AheadBlocks to;
@@ -163,9 +163,9 @@ class AheadColumns {
   std::uint64_t bytes() const { return bytes_; }
 
  private:
-  static constexpr std::size_t kChoices = 2048;  // 16 sessions of 128 layers
+  static constexpr std::size_t kChoices = 2048;    // 16 sessions of 128 layers
   static constexpr std::uint64_t kPartOfRoom = 4;  // fetch_part of runtime/plan/plan.cpp
-  static constexpr std::size_t kPieces = 8;      // sequences that are stepped together
+  static constexpr std::size_t kPieces = 8;        // sequences that are stepped together
 
   using Choices = std::unordered_map<std::uint64_t, Choice>;
 

@@ -235,8 +235,7 @@ TEST_F(CudaAheadColumns, MemoryThatIsNeededElsewhereIsGivenBack) {
 TEST_F(CudaAheadColumns, NothingIsFetchedForWhatIsNotReadThisWay) {
   for (const auto& [options, format] :
        {std::pair(gpu::CudaOptions{}, ColumnFormat::int8),
-        std::pair(gpu::CudaOptions{.link = gpu::Link::copy, .column_cache_bytes = 1},
-                  ColumnFormat::int8),
+        std::pair(gpu::CudaOptions{.link = gpu::Link::copy, .column_cache_bytes = 1}, ColumnFormat::int8),
         std::pair(gpu::CudaOptions{.column_cache_bytes = 1}, ColumnFormat::planes)}) {
     cuda = make_cuda(options);
     SelectCase c = of(format, 4, 1300);

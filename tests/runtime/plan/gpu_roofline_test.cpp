@@ -145,6 +145,19 @@ TEST_F(GpuRooflineTest, ColumnsThatTheDeviceKeepsAreReadThere) {
   EXPECT_NEAR(ms_of(predict_stages(all_there, small_card), "column scan"), link / 2, 1e-9);
 }
 
+TEST_F(GpuRooflineTest, ColumnsThatAreChosenAgainComeWhileMatricesAreMultiplied) {
+  DecodeStep fetched = step("sparq");
+  const auto alone = predict_stages(fetched, small_card);
+  const double link = ms_of(alone, "column scan"), weights = ms_of(alone, "weights");
+  ASSERT_GT(link, weights) << "for there is not time for all of them";
+  fetched.columns_again = 0.7;
+  const auto stages = predict_stages(fetched, small_card);
+  EXPECT_NEAR(ms_of(stages, "column scan"), link - 0.7 * weights, 1e-9);
+  EXPECT_NEAR(ms_of(stages, "launches"), ms_of(alone, "launches") + 32 * 6 * 0.003, 1e-9);
+  fetched.weights.bytes_per_step *= 10;
+  EXPECT_NEAR(ms_of(predict_stages(fetched, small_card), "column scan"), 0.3 * link, 1e-9);
+}
+
 TEST_F(GpuRooflineTest, BoundsOfStripsTakeThePlaceOfLogits) {
   DecodeStep held = step("sparq", offload::ColumnFormat::int4);
   held.columns_held = 1;

@@ -88,8 +88,7 @@ __global__ __launch_bounds__(kAheadThreads) void place_ahead(const AheadPlaces a
   const AheadLayout& layout = a.fetched.layout;
   const RunLayout& runs = layout.runs;
   const int rank = layout.rank, lane = static_cast<int>(threadIdx.x) % kWarp;
-  const std::int64_t pair =
-      static_cast<std::int64_t>(blockIdx.x) * kAheadWarps + static_cast<int>(threadIdx.x) / kWarp;
+  const std::int64_t pair = static_cast<std::int64_t>(blockIdx.x) * kAheadWarps + static_cast<int>(threadIdx.x) / kWarp;
   if (pair >= a.reads.blocks * runs.kv_heads) return;
   const std::int64_t block = pair / runs.kv_heads;
   const int kv_head = static_cast<int>(pair % runs.kv_heads);
@@ -137,8 +136,8 @@ __global__ __launch_bounds__(kAheadThreads) void place_ahead(const AheadPlaces a
   const auto tokens = static_cast<std::uint64_t>(left < runs.block_tokens ? left : runs.block_tokens);
   const auto all_tokens = static_cast<std::uint64_t>(runs.block_tokens);
   const std::uint64_t group = runs.scale_bytes == 0 ? 1 : 64;
-  const std::uint64_t each = runs.run_bytes * tokens / all_tokens +
-                             (tokens + group - 1) / group * (runs.scale_bytes * group / all_tokens);
+  const std::uint64_t each =
+      runs.run_bytes * tokens / all_tokens + (tokens + group - 1) / group * (runs.scale_bytes * group / all_tokens);
   atomic_add(a.reads.ahead_bytes, static_cast<unsigned long long>(static_cast<unsigned>(used) * each));
   if (!a.fetched.first) return;
   atomic_add(a.reads.ahead_bytes + 1, static_cast<unsigned long long>(static_cast<unsigned>(brought) * each));
