@@ -375,8 +375,9 @@ class Backend {
   virtual void select_sparq(const CacheView& cache, const float* q, int query_heads, const SparqSelect& args,
                             std::int32_t* positions, float* alpha, Stream stream) = 0;
   // A hint: this layer's select_sparq() comes soon, and what it read the last time is likely to be read again. It may
-  // be brought to the device meanwhile, beside what is queued later; results are the same, to the bit. Until that call,
-  // or a synchronize() of `stream`, the blocks must stay where they are. Throws nothing but what the device throws.
+  // be brought to the device meanwhile, beside what is queued later; results are the same, to the bit. Memory of
+  // blocks may be used again meanwhile, and is given back to the system behind what the device still does. Throws
+  // nothing but what the device throws.
   virtual void fetch_ahead(const CacheView& /*next*/, Stream /*stream*/) {}
   // Returns whether select_sparq() keeps scores and attend_with_rest() is there.
   virtual bool estimates_rest() const { return false; }

@@ -87,6 +87,8 @@ inline constexpr std::uint64_t cuda_selection_bytes = 256 * cuda_mebibyte;  // l
 inline constexpr std::uint64_t cuda_stream_bytes = 32 * cuda_mebibyte;      // of one of two buffers of dense rows
 inline constexpr std::uint64_t cuda_spill_bytes = 32 * cuda_mebibyte;       // of blocks on their way out
 inline constexpr std::uint64_t cuda_panel_bytes = 32 * cuda_mebibyte;       // packed weights unpacked for a prompt
+// One layer's columns that are fetched ahead (Backend::fetch_ahead) take so small a part of what is free, at most.
+inline constexpr std::uint64_t cuda_ahead_part = 4;
 // The least that a prompt is read with: buffers of a few rows would take many times as long.
 inline constexpr std::uint64_t cuda_least_stream_bytes = cuda_mebibyte;
 

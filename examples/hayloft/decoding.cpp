@@ -198,7 +198,7 @@ std::string decode_summary(const runtime::Session& session, const Decoded& done,
   if (columns + rows > 0) {
     line += fmt::format("; the device had {:.1f}% of the columns and {:.1f}% of the rows", 100 * columns, 100 * rows);
   }
-  if (const std::uint64_t fetched = counters.ahead_used + counters.ahead_wasted; fetched > 0) {
+  if (const std::uint64_t fetched = counters.ahead_fetched; fetched > 0) {
     const std::uint64_t read = counters.at(runtime::Place::link, runtime::Kind::columns) +
                                counters.at(runtime::Place::link, runtime::Kind::scales);
     line += fmt::format(

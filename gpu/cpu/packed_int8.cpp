@@ -242,6 +242,10 @@ void round_inputs_simd(const float* x, int begin, int end, int cols, const Packi
   const int zero = zero_of(packing) - (signed_bytes ? 128 : 0);
   const InOrder in_order(packing.low_bits());
   const std::size_t chunks = static_cast<std::size_t>(cols) / kColumns;
+#if HAYLOFT_VNNI
+  static_assert(VnniProducts<1, Bytes<4, false>>::most == int8_run);
+#endif
+  static_assert(Products<1, Bytes<4, false>>::most == int8_run / 2);
   const auto round_run = [&](auto run, int first) {
     for (int q = 0; q < run(); ++q) {
       const auto of_run = static_cast<std::size_t>(first) * chunks + static_cast<std::size_t>(q);

@@ -119,7 +119,7 @@ CudaBackend::CudaBackend(const offload::Threads& threads, const CudaOptions& opt
       tables_(context_),
       ahead_(context_, tables_.mutex()),
       columns_(context_, tables_.mutex(), ahead_, options.column_cache_bytes),
-      rows_(context_, tables_.mutex(), options.row_cache_bytes) {
+      rows_(context_, tables_.mutex(), ahead_, options.row_cache_bytes) {
   pins_->charge_to(&arena_);
   if (options.keep_steps) arena_.keep_steps_of(compute_);
   arena_.when_short([this](std::uint64_t bytes) {
@@ -201,7 +201,6 @@ void CudaBackend::copy(void* to, const void* from, std::uint64_t bytes, Stream s
 }
 
 void CudaBackend::synchronize(Stream stream) {
-  ahead_.wait(native(stream));
   HAYLOFT_CUDA(cudaStreamSynchronize(native(stream)));
 }
 

@@ -27,7 +27,7 @@ Counters& Counters::operator+=(const Counters& other) {
   positions_scored += other.positions_scored;
   rows_fetched += other.rows_fetched;
   ahead_used += other.ahead_used;
-  ahead_wasted += other.ahead_wasted;
+  ahead_fetched += other.ahead_fetched;
   for (int p = 0; p < place_count; ++p) {
     for (int k = 0; k < kind_count; ++k) bytes[p][k] += other.bytes[p][k];
   }

@@ -112,7 +112,7 @@ Counters DecodeAttention::read_counters() const {
     read.at(Place::device, kind) += bytes;
   }
   read.ahead_used += held[3];
-  read.ahead_wasted += held[4] - held[3];
+  read.ahead_fetched += held[4];
   return read;
 }
 

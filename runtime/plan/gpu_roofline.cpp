@@ -125,9 +125,8 @@ constexpr double product_instructions[] = {95.4, 0, 139, 184, 122, 157, 186, 0, 
 // The kernels that one layer launches, as tests/simt/step_launches_test.cpp counts them, with four products of weights
 // that are packed alike and without the chunks of what is streamed; of recurrent layers, 18 as docs/internals/cuda.md
 // once counted, less the three that sums, flag and norms are spared. One kernel selects from short lists, where others
-// take four, and one each finds out which columns and which rows the device keeps; two kernels and four copies fetch
-// columns ahead. Each of them is
-// assumed to cost a step launch_ms.
+// take four, and one each finds out which columns and which rows the device keeps; two kernels, two copies and two
+// that set memory fetch columns ahead. Each of them is assumed to cost a step launch_ms.
 constexpr double launches_of_selecting = 19, launches_of_kept = 1, launches_of_strips = 2, launches_of_others = 10,
                  launches_of_recurrent = 15, launches_of_fetched = 6, launches_spared_by_short_lists = 3;
 constexpr double short_list_tokens = 65536;
@@ -235,8 +234,8 @@ double fetched_ahead(const DecodeStep& step, const GpuCard& card) {
   return step.columns_again * std::min(1.0, ms * 1e6 * card.link_rate / columns);
 }
 
-// Adds the ranking of positions by scores of columns, where they are.
-// `ahead`: the share of the columns over the link that are there when the scan begins.
+// Adds the ranking of positions by scores of columns, where they are. `ahead`: the share of the columns over the link
+// that are there when the scan begins.
 void add_ranking(const DecodeStep& step, const RelativeShape& shape, double ahead, Roofline& roofline) {
   const double layers = step.config->global_layers();
   const auto on_link = [&](Kind kind) { return static_cast<double>(step.counters.at(Place::link, kind)); };
@@ -261,7 +260,8 @@ void add_ranking(const DecodeStep& step, const RelativeShape& shape, double ahea
       scan.instructions += held_instructions;
       scan.memory_bytes = strip_bytes;
     }
-    scan.memory_bytes = scan.memory_bytes * shape.group + columns / chunks * step.columns_held;
+    scan.memory_bytes =
+        scan.memory_bytes * shape.group + columns / chunks * (step.columns_held + (1 - step.columns_held) * ahead);
     scan.link_bytes = columns / chunks * (1 - step.columns_held) * (1 - ahead);
     const Basis basis = parts == 1 && !by_head ? as_shaped : Basis::scaled;
     const Cost components = in_bits ? plane_cost(bits).components : choosing;

@@ -115,11 +115,9 @@ std::int64_t selected_by_strips(const PlanRequest& request, const Method& made, 
   return selected;
 }
 
-constexpr std::uint64_t fetch_part = 4;  // of what is free, AheadColumns' in gpu/cuda/memory
-
 // Returns whether a device has room for the columns that a step of one layer reads besides what it keeps.
 bool fetches_ahead(const PlanRequest& request, const PlanMemory& memory, const MethodOptions& by,
-                   const gpu::CacheView& cache) {
+                   const std::optional<ExpectedCache>& kept, const gpu::CacheView& cache) {
   const offload::BlockLayout& layout = *cache.store.layout;
   if (!memory.apart || memory.device() > request.device_budget || request.device_cache.columns == 0) return false;
   if (by.name != "sparq" || in_planes(layout.columns) || layout.block_tokens < gpu::cuda_least_cached_block) {
@@ -127,8 +125,9 @@ bool fetches_ahead(const PlanRequest& request, const PlanMemory& memory, const M
   }
   const std::uint64_t blocks = static_cast<std::uint64_t>(cache.store.tokens / layout.block_tokens);
   const std::uint64_t columns = static_cast<std::uint64_t>(layout.kv_heads) * static_cast<std::uint64_t>(by.rank);
+  const std::uint64_t free = request.device_budget - memory.device(), taken = kept ? kept->column_bytes : 0;
   return blocks * columns * (layout.column_bytes + layout.scale_bytes) <=
-         (request.device_budget - memory.device()) / fetch_part;
+         (free - std::min(free, taken)) / gpu::cuda_ahead_part;
 }
 
 PlannedMethod plan_method(const PlanRequest& request, const PlanMemory& memory, const MethodOptions& options,
@@ -167,7 +166,7 @@ PlannedMethod plan_method(const PlanRequest& request, const PlanMemory& memory, 
       step.columns_held = method.cache->columns_held, step.rows_held = method.cache->rows_held;
       step.by_strips = selected_by_strips(request, *made, *method.cache, cache);
     }
-    if (fetches_ahead(request, memory, by, cache)) {
+    if (fetches_ahead(request, memory, by, method.cache, cache)) {
       // What is kept is as a rule chosen again: of the rest so much the less.
       step.columns_again = std::max(0.0, columns_chosen_again - step.columns_held) / (1 - step.columns_held + 1e-9);
     }

@@ -167,6 +167,8 @@ std::vector<Engine::SharedJob> Engine::decode(const std::vector<SharedJob>& answ
       }
     }
     own_.counters.rows_fetched += now.rows_fetched - turn.before.rows_fetched;
+    own_.counters.ahead_used += now.ahead_used - turn.before.ahead_used;
+    own_.counters.ahead_fetched += now.ahead_fetched - turn.before.ahead_fetched;
     if (!finished) continue;
     ++own_.finished;
     own_.generated_tokens += static_cast<std::uint64_t>(job.usage().completion_tokens);

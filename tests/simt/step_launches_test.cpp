@@ -22,6 +22,7 @@ struct Step {
   bool kept = false;  // columns and rows, on the device
   gpu::Link link = gpu::Link::sm;
   int waits_of_layer = 0;
+  bool fetched = false;  // columns, ahead, of which none are kept
 };
 
 std::ostream& operator<<(std::ostream& out, const Step& step) {
@@ -51,6 +52,7 @@ TEST_P(StepLaunches, AreSoManyALayerAndTakeNoMemoryAndOneWait) {
   gpu::CudaOptions device;
   if (GetParam().long_lists) device.short_list_keys = 0;
   if (GetParam().kept) device.column_cache_bytes = device.row_cache_bytes = std::uint64_t{16} << 20;
+  if (GetParam().fetched) device.column_cache_bytes = 1;
   device.link.f16 = GetParam().link;
   const std::unique_ptr<gpu::Backend> cuda = testing::make_cuda(device);
   offload::ArenaOptions memory;
@@ -87,6 +89,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Step{"SparqOfLongLists", "sparq:r=4:k=32", 15, true},
                       Step{"SparqOfLongListsKept", "sparq:r=4:k=32", 17, true, true},
                       Step{"SparqByStrips", "sparq:r=4:k=2", 19, true, true},
+                      Step{"SparqOfShortListsFetchedAhead", "sparq:r=4:k=32", 14, false, false, gpu::Link::sm, 0, true},
                       Step{"SparqByCopies", "sparq:r=4:k=32", 16, true, false, gpu::Link::copy, 1}),
     test::by_value);
 

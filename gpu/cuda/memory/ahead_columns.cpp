@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "gpu/cuda_memory.h"
 #include "offload/error.h"
 
 namespace hayloft::gpu::cuda {
@@ -13,16 +14,33 @@ AheadColumns::~AheadColumns() {
   for (Piece& piece : pieces_) release(piece, context_.compute);
 }
 
-void AheadColumns::wait(cudaStream_t stream) {
-  if (!under_way_) return;
-  const std::lock_guard lock(mutex_);
-  context_.order(stream_, stream);
-  if (stream == context_.compute) under_way_ = false;
+namespace {
+
+// Returns whether a fetch of these blocks serves a step that reads those of `view`.
+bool serves(const std::vector<std::uint64_t>& serials, const offload::LayerView& view) {
+  return !serials.empty() && serials.size() <= view.serials.size() &&
+         view.serials.size() - serials.size() <= AheadLayout::later_blocks &&
+         std::equal(serials.begin(), serials.end(), view.serials.begin());
+}
+
+}  // namespace
+
+void AheadColumns::stop(Piece& piece, cudaStream_t stream) noexcept {
+  if (!std::exchange(piece.pending, false)) return;
+  cudaMemsetAsync(AheadBlocks{piece.layout, piece.memory}.stop(), 1, sizeof(unsigned), stream);
 }
 
 void AheadColumns::settle(cudaStream_t stream) noexcept {
+  if (!under_way_) return;
+  const std::lock_guard lock(mutex_);
+  for (Piece& piece : pieces_) {
+    const bool pending = piece.pending;
+    stop(piece, stream);
+    piece.pending = pending;  // its step may read what has come
+  }
   try {
-    wait(stream);
+    context_.order(stream_, stream);
+    if (stream == context_.compute) under_way_ = false;
   } catch (const Error&) {  // nothing is read any more
   }
 }
@@ -34,13 +52,15 @@ void AheadColumns::start(cudaStream_t stream) {
 
 void* AheadColumns::allocate(std::uint64_t bytes, cudaStream_t stream) {
   const std::uint64_t budget = context_.arena.budget_bytes(), used = context_.arena.used_bytes();
-  if (bytes > (budget - std::min(budget, used)) / kPartOfRoom) return nullptr;
+  if (bytes > (budget - std::min(budget, used)) / cuda_ahead_part) return nullptr;
+  if (refused_at_ > 0 && uses_ - refused_at_ < kPatience) return nullptr;
   ++busy_;  // or it might be asked to free what it has
   void* memory = nullptr;
   try {
     memory = context_.arena.allocate(bytes, stream);
     bytes_ += bytes;
   } catch (const Error&) {  // the device has less than its budget says
+    refused_at_ = uses_;
   }
   --busy_;
   return memory;
@@ -48,6 +68,7 @@ void* AheadColumns::allocate(std::uint64_t bytes, cudaStream_t stream) {
 
 void AheadColumns::release(Piece& piece, cudaStream_t stream) noexcept {
   if (piece.memory) {
+    stop(piece, stream);
     settle(stream);
     context_.arena.free(piece.memory, piece.bytes, stream);
     bytes_ -= piece.bytes;
@@ -93,32 +114,33 @@ std::unique_ptr<AheadColumns::Use> AheadColumns::use(const offload::LayerView& v
   if (choice == nullptr) return {};
   std::unique_ptr<Use> use(new Use(*this, std::move(lock), *choice));
   for (Piece& piece : pieces_) {
-    const std::size_t blocks = piece.serials.size();
-    if (blocks == 0 || piece.layout.rank != rank || blocks > view.serials.size()) continue;
-    if (view.serials.size() - blocks > AheadLayout::later_blocks) continue;
-    if (!std::equal(piece.serials.begin(), piece.serials.end(), view.serials.begin())) continue;
-    const AheadBlocks fetched{piece.layout, piece.memory, std::exchange(piece.pending, false)};
-    if (fetched.first) HAYLOFT_CUDA(cudaMemsetAsync(fetched.stop(), 1, sizeof(unsigned), stream));
+    if (piece.layout.rank != rank || !serves(piece.serials, view)) continue;
+    use->fetched_ = AheadBlocks{piece.layout, piece.memory, piece.pending};
+    stop(piece, stream);
     piece.fetched->wait(stream);
-    use->fetched_ = fetched;
     break;
   }
   return use;
 }
 
-AheadColumns::Piece& AheadColumns::piece_for(std::uint64_t first) {
-  const auto own = std::find_if(pieces_.begin(), pieces_.end(), [&](const Piece& piece) {
-    return !piece.serials.empty() && piece.serials.front() == first;
-  });
-  if (own != pieces_.end()) return *own;
-  const auto free = std::find_if(pieces_.begin(), pieces_.end(), [](const Piece& piece) { return !piece.pending; });
-  if (free != pieces_.end()) return *free;
-  if (pieces_.size() < kPieces) return pieces_.emplace_back();
-  return *std::min_element(pieces_.begin(), pieces_.end(),
-                           [](const Piece& a, const Piece& b) { return a.used < b.used; });
+AheadColumns::Piece* AheadColumns::piece_for(const offload::LayerView& view) {
+  const auto find = [&](const auto& wanted) {
+    const auto found = std::find_if(pieces_.begin(), pieces_.end(), wanted);
+    return found == pieces_.end() ? nullptr : &*found;
+  };
+  if (Piece* const own = find([&](const Piece& piece) { return serves(piece.serials, view); })) return own;
+  if (Piece* const read = find([](const Piece& piece) { return !piece.pending; })) return read;
+  if (pieces_.size() < kPieces) return &pieces_.emplace_back();
+  return find([&](const Piece& piece) { return uses_ - piece.used > kForgotten; });
 }
 
-// With room for some blocks more, so that a sequence that grows does not ask for memory at each.
+bool AheadColumns::wants(const offload::LayerView& view) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = choices_.find(view.serials.front());
+  return found != choices_.end() && found->second.wanted;
+}
+
+// Leaves room for some blocks more, so that a sequence that grows does not ask for memory at each.
 bool AheadColumns::make_room(Piece& piece, const AheadLayout& layout, cudaStream_t stream) {
   if (piece.memory && piece.bytes >= layout.bytes()) return true;
   release(piece, stream);
@@ -137,24 +159,25 @@ std::optional<AheadColumns::Fetch> AheadColumns::begin(const offload::LayerView&
   if (busy_ > 0) return {};
   const auto found = choices_.find(view.serials.front());
   if (found == choices_.end() || !found->second.wanted) return {};
-  const Choice& choice = found->second;
+  Choice& choice = found->second;
   const AheadLayout layout{RunLayout(*view.layout), choice.rank, static_cast<std::int64_t>(view.blocks.size())};
   // A place has 32 bits for where its column lies (RunPlaces).
   if (choice.kv_heads != layout.runs.kv_heads || layout.block_bytes() > UINT32_MAX) return {};
-  Piece& piece = piece_for(view.serials.front());
-  if (piece.pending && std::ranges::equal(piece.serials, view.serials)) return {};
+  Piece* const found_piece = piece_for(view);
+  if (found_piece == nullptr) return {};
+  Piece& piece = *found_piece;
+  stop(piece, stream);
   piece.serials.clear();
-  piece.pending = false;
   if (!make_room(piece, layout, stream)) return {};
   piece.layout = layout;
   piece.used = ++uses_;
-  // What the last fetch, if one was never waited for, still has to do comes first.
+  // What is on its way of the last fetch comes first, if nobody has read that.
   if (piece.fetched) piece.fetched->wait(stream);
   HAYLOFT_CUDA(cudaMemsetAsync(piece.memory, 0, layout.data_offset(), stream));
   const AheadBlocks to{layout, piece.memory};
   check(cudaMemcpyAsync(to.list(), choice.memory, choice.bytes(), cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync",
         choice.bytes());
-  return Fetch{to, &piece, std::move(lock)};
+  return Fetch{to, &piece, &choice, std::move(lock)};
 }
 
 void AheadColumns::queued(const Fetch& fetch, const offload::LayerView& view) {
@@ -162,6 +185,7 @@ void AheadColumns::queued(const Fetch& fetch, const offload::LayerView& view) {
   fetch.piece->fetched->record(stream_);
   fetch.piece->serials.assign(view.serials.begin(), view.serials.end());
   fetch.piece->pending = true;
+  fetch.choice->wanted = false;  // if no step comes, not again
 }
 
 std::uint64_t AheadColumns::spare() noexcept {

@@ -100,7 +100,7 @@ class AheadColumns {
     std::uint64_t bytes = 0;
     AheadLayout layout;
     std::vector<std::uint64_t> serials;  // of the blocks; empty: there are none
-    bool pending = false;                // no step has read it yet
+    bool pending = false;                // no step has read it yet, and nobody has stopped the fetch
     std::unique_ptr<Event> fetched;      // behind the fetch
     std::uint64_t used = 0;
   };
@@ -121,8 +121,8 @@ class AheadColumns {
     // i32 [Hkv][rank] in device memory, where the step leaves what it chooses.
     std::int32_t* choices() const { return choice_.memory; }
     const std::optional<AheadBlocks>& fetched() const { return fetched_; }
-    // Says whether the next step's columns are to be fetched at all.
-    void want(bool wanted) { choice_.wanted = wanted; }
+    // The choice has been left there, and is to be fetched before the next step, once, if `wanted`.
+    void left(bool wanted) { choice_.wanted = wanted; }
 
    private:
     friend class AheadColumns;
@@ -136,18 +136,20 @@ class AheadColumns {
     std::optional<AheadBlocks> fetched_;
   };
   // For a step that chooses `rank` whole columns of each KV head; it is queued on `stream`, which stops the fetch where
-  // that is not over, and waits for what is on its way.
-  // Nothing where there is no room.
+  // that is not over, and waits for what is on its way. Null where there is no room.
   std::unique_ptr<Use> use(const offload::LayerView& view, int rank, cudaStream_t stream);
 
+  // Returns whether begin() may have something to fetch, which costs less to ask.
+  bool wants(const offload::LayerView& view) const;
   // A fetch that is to be queued on stream(), behind `stream`: the columns of the list, of all blocks. Addresses have
   // to be put there first; all but these and the data is there when the stream has come here.
   struct Fetch {
     AheadBlocks to;
     Piece* piece;
+    Choice* choice;
     std::unique_lock<std::recursive_mutex> lock;
   };
-  // Nothing where the layer has not been read, its columns are there already, or there is no room.
+  // Returns none where the layer has not been read since its last fetch, or there is no room.
   std::optional<Fetch> begin(const offload::LayerView& view, cudaStream_t stream);
   // Orders stream() behind `stream`, and notes that others have to wait for it from here on.
   void start(cudaStream_t stream);
@@ -155,22 +157,23 @@ class AheadColumns {
   void queued(const Fetch& fetch, const offload::LayerView& view);
   cudaStream_t stream() const { return stream_; }
 
-  // `stream` waits for what is being fetched. settle(): also where the device is lost.
-  void wait(cudaStream_t stream);
+  // Stops all that is being fetched; `stream` waits for what is on its way. Also where the device is lost.
   void settle(cudaStream_t stream) noexcept;
 
   std::uint64_t spare() noexcept;  // frees all of its memory, unless a step is being queued; how many bytes
   std::uint64_t bytes() const { return bytes_; }
 
  private:
-  static constexpr std::size_t kChoices = 2048;    // 16 sessions of 128 layers
-  static constexpr std::uint64_t kPartOfRoom = 4;  // fetch_part of runtime/plan/plan.cpp
-  static constexpr std::size_t kPieces = 8;        // sequences that are stepped together
+  static constexpr std::size_t kChoices = 2048;      // 16 sessions of 128 layers
+  static constexpr std::size_t kPieces = 16;         // sequences that are stepped together
+  static constexpr std::uint64_t kForgotten = 512;   // uses after which a fetch will not be read any more
+  static constexpr std::uint64_t kPatience = 16384;  // uses after which memory is asked for again
 
   using Choices = std::unordered_map<std::uint64_t, Choice>;
 
   Choice* choice_for(const offload::LayerView& view, int rank, cudaStream_t stream);
-  Piece& piece_for(std::uint64_t first);
+  Piece* piece_for(const offload::LayerView& view);  // null: all wait for their steps
+  void stop(Piece& piece, cudaStream_t stream) noexcept;
   bool make_room(Piece& piece, const AheadLayout& layout, cudaStream_t stream);
   void* allocate(std::uint64_t bytes, cudaStream_t stream);  // null where there is no room
   void release(Piece& piece, cudaStream_t stream) noexcept;
@@ -183,7 +186,8 @@ class AheadColumns {
   Choices choices_;
   std::list<Piece> pieces_;
   std::uint64_t uses_ = 0;
-  int busy_ = 0;  // of steps and fetches that are being queued
+  std::uint64_t refused_at_ = 0;  // by the device; 0: never
+  int busy_ = 0;                  // of steps and fetches that are being queued
   std::atomic<std::uint64_t> bytes_ = 0;
 };
 

@@ -23,9 +23,11 @@ RowCache::Use::~Use() {
   if (!is_done_) cache_->release();
 }
 
-RowCache::RowCache(const DeviceContext& context, std::recursive_mutex& mutex, std::uint64_t bytes)
+RowCache::RowCache(const DeviceContext& context, std::recursive_mutex& mutex, const AheadColumns& ahead,
+                   std::uint64_t bytes)
     : context_(context),
       mutex_(mutex),
+      ahead_(ahead),
       most_(bytes == row_cache_rest ? context.arena.budget_bytes() / 32 : bytes),
       stream_(context.compute) {}
 
@@ -65,7 +67,8 @@ std::unique_ptr<RowCache::Use> RowCache::use(const offload::LayerView& view, cud
 void RowCache::make(const offload::BlockLayout& layout) {
   tried_ = uses_;
   const std::uint64_t budget = context_.arena.budget_bytes();
-  const std::uint64_t free = budget - std::min(budget, context_.arena.used_bytes());
+  const std::uint64_t used = context_.arena.used_bytes();
+  const std::uint64_t free = budget - std::min(budget, used - std::min(used, ahead_.bytes()));
   const std::uint64_t most = std::min(most_, free / 2);
   const std::uint64_t slot = slot_bytes(layout.row_bytes);
   const std::uint64_t sets = most / slot / kRowWays / static_cast<unsigned>(layout.kv_heads);

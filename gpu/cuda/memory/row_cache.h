@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gpu/backend.h"
+#include "gpu/cuda/memory/ahead_columns.h"
 #include "gpu/cuda/memory/device_context.h"
 #include "gpu/cuda/memory/row_slots.h"
 
@@ -18,8 +19,9 @@ namespace hayloft::gpu::cuda {
 // ColumnCache's. Thread-safe.
 class RowCache {
  public:
-  // The cache may take so many bytes; row_cache_rest: a 32nd of the budget. `mutex`: the StoreTables'.
-  RowCache(const DeviceContext& context, std::recursive_mutex& mutex, std::uint64_t bytes);
+  // The cache may take so many bytes; row_cache_rest: a 32nd of the budget. `mutex`: the StoreTables'. `ahead`: its
+  // memory counts as free.
+  RowCache(const DeviceContext& context, std::recursive_mutex& mutex, const AheadColumns& ahead, std::uint64_t bytes);
   ~RowCache();
   RowCache(const RowCache&) = delete;
   RowCache& operator=(const RowCache&) = delete;
@@ -65,6 +67,7 @@ class RowCache {
 
   const DeviceContext& context_;
   std::recursive_mutex& mutex_;  // guards all below
+  const AheadColumns& ahead_;
   const std::uint64_t most_;
   RowSlots slots_;
   void* memory_ = nullptr;

@@ -32,6 +32,10 @@ std::string metrics_text(const EngineFigures& figures) {
   add(text, "generated_tokens_total", "counter", "Tokens generated", figures.generated_tokens);
   add(text, "rows_fetched_total", "counter", "Rows of K and V attended to while decoding",
       figures.counters.rows_fetched);
+  add(text, "columns_ahead_bytes_total", "counter", "Bytes of columns fetched over the link ahead of a step",
+      figures.counters.ahead_fetched);
+  add(text, "columns_ahead_used_bytes_total", "counter", "Of them, those that the step read",
+      figures.counters.ahead_used);
   add(text, "exact_passes_total", "counter", "Passes of exact attention that verified drafts", figures.drafts.passes);
   add(text, "drafted_tokens_total", "counter", "Tokens drafted for them", figures.drafts.drafted);
   add(text, "accepted_tokens_total", "counter", "Drafted tokens that were the ones drawn", figures.drafts.accepted);

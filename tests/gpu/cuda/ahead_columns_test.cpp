@@ -1,5 +1,8 @@
+#include <algorithm>
+#include <memory>
 #include <random>
-#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "runtime/attention/counters.h"
 #include "tests/gpu/cuda/select_fixture.h"
@@ -48,7 +51,7 @@ class CudaAheadColumns : public CudaSelect {
   // One that the step does not stop.
   void fetch_whole(const gpu::CacheView& view) {
     cuda->fetch_ahead(view, cuda->stream());
-    cuda->synchronize(cuda->stream());
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   }
 
   static std::uint64_t counted(const gpu::CacheView& view, const gpu::SparqSelect& args) {
@@ -164,18 +167,42 @@ TEST_F(CudaAheadColumns, WhereAllIsKeptNothingIsFetched) {
   }
 }
 
-// Whatever a step finds of a fetch that it stops.
+// A step that comes right behind the fetch stops it.
 TEST_F(CudaAheadColumns, AStepDoesNotWaitForAllOfAFetch) {
   const SelectCase c = of(ColumnFormat::int4, 4, 5000);
   SharedCache cache(*cuda, c.cache);
-  gpu::CacheView view = cache.on_cuda(), plain = view;
-  plain.store.serials = {};
+  const gpu::CacheView view = cache.on_cuda();
   const std::vector<float> q = random_query(8, 32, 1);
+  const std::uint64_t all = counted(view, c.args());
+  gpu::CacheView plain = view;
+  plain.store.serials = {};
   const Selection expected = select(*cuda, plain, q, c.args());
-  for (int step = 0; step < 8; ++step) {
-    expect_same(select(*cuda, view, q, c.args()), expected);
+  const gpu::Buffer ahead = upload(*cuda, std::vector<unsigned long long>(2, 0));
+  gpu::SparqSelect args = c.args();
+  args.ahead_bytes = ahead.as<unsigned long long>();
+  constexpr int steps = 8;
+  for (int step = 0; step <= steps; ++step) {
+    expect_same(select(*cuda, view, q, args), expected);
     cuda->fetch_ahead(view, cuda->stream());
   }
+  EXPECT_LT(download<unsigned long long>(*cuda, ahead)[1], steps * all);
+}
+
+// A fetch that no step has read is not made again.
+TEST_F(CudaAheadColumns, AFetchIsMadeOnceForAStep) {
+  const SelectCase c = of(ColumnFormat::int8, 4, 1024);
+  SharedCache cache(*cuda, c.cache);
+  const gpu::CacheView view = cache.on_cuda();
+  const std::vector<float> q = random_query(8, 32, 1);
+  select_fetched(view, q, c.args(), false);
+  for (int i = 0; i < 3; ++i) fetch_whole(view);
+  const offload::BlockLayout& layout = *view.store.layout;
+  std::byte* const columns = const_cast<std::byte*>(layout.column(view.store.blocks[0], 0, 0));
+  const std::vector<std::byte> kept(columns, columns + (layout.value_sum_offset - layout.columns_offset));
+  std::fill_n(columns, kept.size(), std::byte{0x7e});
+  fetch_whole(view);
+  std::copy(kept.begin(), kept.end(), columns);
+  EXPECT_EQ(select_fetched(view, q, c.args(), false).used, counted(view, c.args()));
 }
 
 TEST_F(CudaAheadColumns, ABlockThatCameSinceIsReadFromTheHost) {
@@ -203,17 +230,17 @@ TEST_F(CudaAheadColumns, ABlockThatCameSinceIsReadFromTheHost) {
 TEST_F(CudaAheadColumns, SequencesThatTakeTurnsEachHaveTheirOwn) {
   const SelectCase c = of(ColumnFormat::int8, 2, 1024);
   std::vector<std::unique_ptr<SharedCache>> caches;
-  for (int i = 0; i < 10; ++i) caches.push_back(std::make_unique<SharedCache>(*cuda, c.cache));  // more than it holds
+  for (int i = 0; i < 18; ++i) caches.push_back(std::make_unique<SharedCache>(*cuda, c.cache));  // more than it holds
   const std::uint64_t all = counted(caches[0]->on_cuda(), c.args());
-  std::vector<std::uint64_t> used(10);
+  std::vector<std::uint64_t> used(18);
   for (int step = 0; step < 2; ++step) {
     for (const auto& cache : caches) fetch_whole(cache->on_cuda());
-    for (std::size_t i = 0; i < 10; ++i) {
+    for (std::size_t i = 0; i < 18; ++i) {
       const std::vector<float> q = random_query(4, 32, static_cast<std::uint32_t>(i));
       used[i] = select_fetched(caches[i]->on_cuda(), q, c.args(), false).used;
     }
   }
-  EXPECT_EQ(std::count(used.begin(), used.end(), all), 8);
+  EXPECT_EQ(std::count(used.begin(), used.end(), all), 16);
   EXPECT_EQ(std::count(used.begin(), used.end(), 0u), 2);
 }
 

@@ -13,8 +13,8 @@ namespace {
 
 constexpr int kAheadThreads = 256;
 constexpr int kAheadWarps = kAheadThreads / kWarp;
-// Of the gather: 8 warps with 2 KiB on the way each are 256 KiB of them, twice what a link needs (column_scan.cuh), and
-// leave the multiprocessors to what else is queued.
+// The gather has so many: 8 warps with 2 KiB on the way each are 256 KiB of them, twice what a link needs
+// (column_scan.cuh), and leave the multiprocessors to what else is queued.
 constexpr std::int64_t kGatherBlocks = 16;
 constexpr int kLoads = 4;  // of 16 bytes that a lane has on the way
 
@@ -164,7 +164,7 @@ void take_ahead(const AheadColumns::Use& use, const AheadReads& reads, const Run
 
 void CudaBackend::fetch_ahead(const CacheView& next, Stream queue) {
   const offload::LayerView& view = next.store;
-  if (!columns_.keeps(view) || in_planes(view.layout->columns)) return;
+  if (!columns_.keeps(view) || in_planes(view.layout->columns) || !ahead_.wants(view)) return;
   const cudaStream_t stream = native(queue);
   if (!tables_.pinned(view)) return;
   const DeviceStore store = tables_.find(view, stream);

@@ -215,7 +215,6 @@ class SparqSelector {
     cached_ = context_.columns.use(cache_, stream_);
     if (!cached_ || !cuda_keeps_strips(cached_->slots(), count_.runs, cache_.head_dim)) strips_.reset();
     const RunLayout layout(*store.layout);
-    if (ahead_) ahead_->want(!cached_ || cached_->slots() < layout.runs);
     if (cached_) {
       source_.cached = {cached_->blocks(), *places_, cache_.kv_heads, count_.runs};
       const RunReads reads{scan_.components, scan_.planes,    count_.columns, in_planes(store.layout->columns),
@@ -229,7 +228,9 @@ class SparqSelector {
     }
     if (!ahead_) return;
     const AheadReads reads{chosen_, count_.columns, store.tokens, blocks, args_.ahead_bytes};
+    const bool all_kept = cached_ && cached_->slots() >= layout.runs;
     take_ahead(*ahead_, reads, layout, *places_, source_.cached, stream_);
+    ahead_->left(!all_kept);
   }
 
   int heads_that_fit() const {
