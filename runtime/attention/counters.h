@@ -27,8 +27,8 @@ struct Counters {
   std::uint64_t positions_scored = 0;  // summed over KV heads, a group's queries counted once; ann: over query heads
   std::uint64_t rows_fetched = 0;      // [K | V] rows read, from store or tail, per list
   std::array<std::array<std::uint64_t, kind_count>, place_count> bytes{};
-  // Of the columns and scales that count as read over the link, what came before the step asked for it; and all that
-  // came so for a step, once, whether or not it was right (Backend::fetch_ahead).
+  // Count bytes of the columns and scales read over the link that came before the step asked for them; and all bytes
+  // that came so for a step, once, whether or not they were right (Backend::fetch_ahead).
   std::uint64_t ahead_used = 0;
   std::uint64_t ahead_fetched = 0;
 

@@ -266,7 +266,7 @@ void add_ranking(const DecodeStep& step, const RelativeShape& shape, double ahea
     const Basis basis = parts == 1 && !by_head ? as_shaped : Basis::scaled;
     const Cost components = in_bits ? plane_cost(bits).components : choosing;
     roofline.add(with_blocks(scaled(components, shape.kv * shape.group * shape.head_dim), shape.kv), layers, basis);
-    roofline.add(scan, chunks, basis);
+    roofline.add(scan, chunks, ahead > 0 ? Basis::assumed : basis);
   }
   const double heads = shape.kv * shape.group;
   if (sparq || planes) roofline.add(with_blocks(scaled(tail_scores, heads), shape.kv), layers, as_shaped);

@@ -48,7 +48,7 @@ struct DecodeStep {
   offload::RowFormat rows = offload::RowFormat::f16;
   double columns_held = 0;  // share of the bytes of columns that the device keeps and reads there
   double rows_held = 0;     // and of the rows of lists
-  // Of what crosses the link of columns, the share that the step before chose too, where a device fetches that while it
+  // Says which share of the columns over the link the step before chose too, where a device fetches that while it
   // multiplies matrices and advances states, as far as it gets (gpu::Backend::fetch_ahead); 0: it does not.
   double columns_again = 0;
   // Positions that are selected by bounds of strips in place of logits, all lists of all layers together; 0: by logits.

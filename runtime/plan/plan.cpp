@@ -167,8 +167,9 @@ PlannedMethod plan_method(const PlanRequest& request, const PlanMemory& memory, 
       step.by_strips = selected_by_strips(request, *made, *method.cache, cache);
     }
     if (fetches_ahead(request, memory, by, method.cache, cache)) {
-      // What is kept is as a rule chosen again: of the rest so much the less.
-      step.columns_again = std::max(0.0, columns_chosen_again - step.columns_held) / (1 - step.columns_held + 1e-9);
+      // Columns that are kept are as a rule chosen again, so of the others fewer are.
+      const double held = step.columns_held;
+      if (held < columns_chosen_again) step.columns_again = (columns_chosen_again - held) / (1 - held);
     }
     method.predicted = predict_stages(step, *request.card);
   }

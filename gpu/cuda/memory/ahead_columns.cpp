@@ -171,7 +171,7 @@ std::optional<AheadColumns::Fetch> AheadColumns::begin(const offload::LayerView&
   if (!make_room(piece, layout, stream)) return {};
   piece.layout = layout;
   piece.used = ++uses_;
-  // What is on its way of the last fetch comes first, if nobody has read that.
+  // Waits for what is on its way of the last fetch, if nobody has read that.
   if (piece.fetched) piece.fetched->wait(stream);
   HAYLOFT_CUDA(cudaMemsetAsync(piece.memory, 0, layout.data_offset(), stream));
   const AheadBlocks to{layout, piece.memory};

@@ -54,7 +54,7 @@ struct AheadLayout {
   }
 };
 
-// One layer's columns in device memory, fetched before the step asked for them.
+// Points to one layer's columns in device memory, fetched before the step asked for them.
 struct AheadBlocks {
   AheadLayout layout;
   std::byte* memory = nullptr;
@@ -112,7 +112,7 @@ class AheadColumns {
   AheadColumns(const AheadColumns&) = delete;
   AheadColumns& operator=(const AheadColumns&) = delete;
 
-  // What one step reads of one layer, while it is queued; nobody else queues a fetch or a step meanwhile.
+  // Holds what one step reads of one layer, while it is queued; nobody else queues a fetch or a step meanwhile.
   class Use {
    public:
     ~Use() { --ahead_.busy_; }
@@ -135,14 +135,14 @@ class AheadColumns {
     Choice& choice_;
     std::optional<AheadBlocks> fetched_;
   };
-  // For a step that chooses `rank` whole columns of each KV head; it is queued on `stream`, which stops the fetch where
-  // that is not over, and waits for what is on its way. Null where there is no room.
+  // Returns what a step reads that chooses `rank` whole columns of each KV head and is queued on `stream`, which stops
+  // the fetch where that is not over, and waits for what is on its way. Null where there is no room.
   std::unique_ptr<Use> use(const offload::LayerView& view, int rank, cudaStream_t stream);
 
   // Returns whether begin() may have something to fetch, which costs less to ask.
   bool wants(const offload::LayerView& view) const;
-  // A fetch that is to be queued on stream(), behind `stream`: the columns of the list, of all blocks. Addresses have
-  // to be put there first; all but these and the data is there when the stream has come here.
+  // Tells of a fetch that is to be queued on stream(), behind `stream`: the columns of the list, of all blocks.
+  // Addresses have to be put there first; all but these and the data is there when the stream has come here.
   struct Fetch {
     AheadBlocks to;
     Piece* piece;

@@ -36,9 +36,7 @@ class CudaAheadColumns : public CudaSelect {
   // A selection behind a fetch, and what it read. It is the one of a device that keeps and fetches nothing.
   ReadAhead select_fetched(const gpu::CacheView& view, const std::vector<float>& q, gpu::SparqSelect args,
                            bool fetch = true) {
-    gpu::CacheView plain = view;
-    plain.store.serials = {};
-    const Selection expected = select(*cuda, plain, q, args);
+    const Selection expected = select(*cuda, without_cache(view), q, args);
     if (fetch) fetch_whole(view);
     const gpu::Buffer held = upload(*cuda, std::vector<unsigned long long>(4, 0));
     args.held_bytes = held.as<unsigned long long>();
@@ -58,17 +56,6 @@ class CudaAheadColumns : public CudaSelect {
     Counters counters;
     count_columns(counters, view, args.rank, Place::link);
     return counters.at(Place::link, Kind::columns) + counters.at(Place::link, Kind::scales);
-  }
-
-  static SelectCase of(ColumnFormat format, int group, std::int64_t stored, int block_tokens = 256) {
-    return {{.kv_heads = 2,
-             .head_dim = 32,
-             .block_tokens = block_tokens,
-             .stored = stored,
-             .tail = 9,
-             .seed = 5,
-             .columns = format},
-            group};
   }
 };
 
@@ -128,9 +115,7 @@ TEST_F(CudaAheadColumns, WhatWasFetchedIsNotReadFromTheHost) {
       }
     }
     expect_same(select(*cuda, view, q, c.args()), expected);
-    gpu::CacheView plain = view;
-    plain.store.serials = {};
-    EXPECT_NE(select(*cuda, plain, q, c.args()).positions, expected.positions);
+    EXPECT_NE(select(*cuda, without_cache(view), q, c.args()).positions, expected.positions);
   }
 }
 
@@ -174,9 +159,7 @@ TEST_F(CudaAheadColumns, AStepDoesNotWaitForAllOfAFetch) {
   const gpu::CacheView view = cache.on_cuda();
   const std::vector<float> q = random_query(8, 32, 1);
   const std::uint64_t all = counted(view, c.args());
-  gpu::CacheView plain = view;
-  plain.store.serials = {};
-  const Selection expected = select(*cuda, plain, q, c.args());
+  const Selection expected = select(*cuda, without_cache(view), q, c.args());
   const gpu::Buffer ahead = upload(*cuda, std::vector<unsigned long long>(2, 0));
   gpu::SparqSelect args = c.args();
   args.ahead_bytes = ahead.as<unsigned long long>();
@@ -265,8 +248,7 @@ TEST_F(CudaAheadColumns, NothingIsFetchedForWhatIsNotReadThisWay) {
         std::pair(gpu::CudaOptions{.link = gpu::Link::copy, .column_cache_bytes = 1}, ColumnFormat::int8),
         std::pair(gpu::CudaOptions{.column_cache_bytes = 1}, ColumnFormat::planes)}) {
     cuda = make_cuda(options);
-    SelectCase c = of(format, 4, 1300);
-    if (in_planes(format)) c.bits = 21;
+    const SelectCase c = of(format, 4, 1300);
     SharedCache cache(*cuda, c.cache);
     for (int step = 0; step < 3; ++step) {
       EXPECT_EQ(select_fetched(cache.on_cuda(), random_query(8, 32, 1), c.args()).fetched, 0u);

@@ -93,6 +93,12 @@ inline std::vector<float> random_query(int query_heads, int head_dim, std::uint3
   return q;
 }
 
+// The view as a device sees it that keeps and fetches nothing of it, since nothing tells its blocks apart.
+inline gpu::CacheView without_cache(gpu::CacheView view) {
+  view.store.serials = {};
+  return view;
+}
+
 // A random cache as both backends see it: the store is shared host memory, pinned by the CUDA backend unless told
 // otherwise; the tail is copied to the device.
 class SharedCache {

@@ -30,11 +30,6 @@ class CudaColumnCache : public CudaSelect {
         {.memory_bytes = std::uint64_t{1} << 30, .column_cache_bytes = bytes, .short_list_keys = short_list_keys});
   }
 
-  static gpu::CacheView without_cache(gpu::CacheView view) {
-    view.store.serials = {};  // blocks that nothing tells apart are not kept
-    return view;
-  }
-
   // A selection with what is kept, and what of its bytes the device had. It is the one without.
   Held select_twice(const gpu::CacheView& view, const std::vector<float>& q, gpu::SparqSelect args) {
     const Selection expected = select(*cuda, without_cache(view), q, args);
@@ -53,19 +48,6 @@ class CudaColumnCache : public CudaSelect {
       count_columns(counters, view, args.rank, Place::link);
     }
     return {counters.at(Place::link, Kind::columns), counters.at(Place::link, Kind::scales)};
-  }
-
-  static SelectCase of(ColumnFormat format, int group, std::int64_t stored, int block_tokens = 256) {
-    SelectCase c{{.kv_heads = 2,
-                  .head_dim = 32,
-                  .block_tokens = block_tokens,
-                  .stored = stored,
-                  .tail = 9,
-                  .seed = 5,
-                  .columns = format},
-                 group};
-    if (in_planes(format)) c.bits = 21;
-    return c;
   }
 };
 

@@ -38,11 +38,6 @@ class CudaRowCache : public CudaTest {
     return all;
   }
 
-  static gpu::CacheView without_cache(gpu::CacheView view) {
-    view.store.serials = {};  // blocks that nothing tells apart are not kept
-    return view;
-  }
-
   std::vector<float> output(const gpu::CacheView& view, const gpu::Buffer& q, const gpu::Buffer& list, int lists, int k,
                             unsigned long long* held = nullptr) {
     const gpu::Buffer out = cuda->allocate(q.bytes(), cuda->stream());

@@ -161,6 +161,20 @@ class CudaSelect : public CudaTest {
     return result;
   }
 
+  // A selection by eight components, or by 21 bits of planes.
+  static SelectCase of(ColumnFormat format, int group, std::int64_t stored, int block_tokens = 256) {
+    SelectCase c{{.kv_heads = 2,
+                  .head_dim = 32,
+                  .block_tokens = block_tokens,
+                  .stored = stored,
+                  .tail = 9,
+                  .seed = 5,
+                  .columns = format},
+                 group};
+    if (in_planes(format)) c.bits = 21;
+    return c;
+  }
+
   void SetUp() override {
     CudaTest::SetUp();
     if (!IsSkipped()) several_kernels = make_cuda({.short_list_keys = 0});

@@ -115,8 +115,7 @@ TEST_F(CudaSelectParts, WithColumnsOnTheDeviceFindsAndTellsTheSame) {
     c.k = 4;
     c.rule = rule;
     SharedCache cache(*cuda, c.cache);
-    gpu::CacheView untold = cache.on_cuda();
-    untold.store.serials = {};  // blocks that nothing tells apart are not kept
+    const gpu::CacheView untold = without_cache(cache.on_cuda());
     const std::vector<float> q = random_query(6, 32, 3);
     Found others = search(untold, q, 6, c.args());
     for (std::size_t h = 0; h < 6; ++h) others.all[1][h] *= h % 2 == 0 ? 1e4f : 2.0f;

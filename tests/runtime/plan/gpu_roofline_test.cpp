@@ -154,6 +154,9 @@ TEST_F(GpuRooflineTest, ColumnsThatAreChosenAgainComeWhileMatricesAreMultiplied)
   const auto stages = predict_stages(fetched, small_card);
   EXPECT_NEAR(ms_of(stages, "column scan"), link - 0.7 * weights, 1e-9);
   EXPECT_NEAR(ms_of(stages, "launches"), ms_of(alone, "launches") + 32 * 6 * 0.003, 1e-9);
+  for (const PredictedStage& stage : stages) {
+    EXPECT_EQ(stage.basis == Basis::assumed, stage.stage == "column scan" || stage.stage == "launches") << stage.stage;
+  }
   fetched.weights.bytes_per_step *= 10;
   EXPECT_NEAR(ms_of(predict_stages(fetched, small_card), "column scan"), 0.3 * link, 1e-9);
 }
