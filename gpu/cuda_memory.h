@@ -81,12 +81,17 @@ inline std::uint64_t cuda_step_bytes(std::uint64_t budget_bytes) {
 // So many tokens meet the weights in f32, each summed by itself, and are verified in one pass. More go through tensor
 // cores: the instructions of single tokens then take longer than unpacking every weight once.
 inline constexpr int cuda_tokens_as_alone = 16;
+// More tokens than these meet packed weights in panels where tensor cores reach their rate by instructions of several
+// warps (compute capability 9.0 to 11.0): on an H100 unpacking 4.6 bytes a weight takes 1.4 ps of memory, and 512
+// tokens take 1.5 ps at the rate of these instructions, 2.6 at that of mma.sync (predicted).
+inline constexpr int cuda_tokens_in_registers = 512;
 
 // Scratch of operations, at most; they make do with less where the budget is small.
 inline constexpr std::uint64_t cuda_selection_bytes = 256 * cuda_mebibyte;  // logits and keys of SparQ's selection
 inline constexpr std::uint64_t cuda_stream_bytes = 32 * cuda_mebibyte;      // of one of two buffers of dense rows
 inline constexpr std::uint64_t cuda_spill_bytes = 32 * cuda_mebibyte;       // of blocks on their way out
-inline constexpr std::uint64_t cuda_panel_bytes = 32 * cuda_mebibyte;       // packed weights unpacked for a prompt
+inline constexpr std::uint64_t cuda_panel_bytes =
+    32 * cuda_mebibyte;  // packed weights unpacked for a prompt, or its inputs
 // One layer's columns that are fetched ahead (Backend::fetch_ahead) take so small a part of what is free, at most.
 inline constexpr std::uint64_t cuda_ahead_part = 4;
 // The least that a prompt is read with: buffers of a few rows would take many times as long.

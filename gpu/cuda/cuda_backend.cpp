@@ -76,6 +76,12 @@ std::string describe(int device, std::uint64_t budget) {
   return text.str();
 }
 
+// Compute capabilities 9.x have wgmma, 10.x and 11.x tcgen05, 12.x neither.
+bool has_wide_products(int device) {
+  const int major = attribute(cudaDevAttrComputeCapabilityMajor, device);
+  return major >= 9 && major <= 11;
+}
+
 LinkChoice way_over(LinkChoice link) {
   for (Link* way : {&link.f16, &link.int8, &link.int4}) {
     if (*way == Link::automatic) *way = Link::sm;
@@ -100,6 +106,7 @@ CudaBackend::CudaBackend(const offload::Threads& threads, const CudaOptions& opt
                attribute(cudaDevAttrMultiProcessorCount, device_),
                attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device_),
                attribute(cudaDevAttrComputeCapabilityMajor, device_) >= 8,
+               has_wide_products(device_),
                way_over(options.link),
                options.least_copy_bytes,
                options.short_list_keys,

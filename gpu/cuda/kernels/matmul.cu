@@ -5,6 +5,7 @@
 #include "gpu/cuda/api/cublas.h"
 #include "gpu/cuda/cuda_backend.h"
 #include "gpu/cuda/kernels/elementwise.cuh"
+#include "gpu/cuda/kernels/inputs_f16.h"
 #include "gpu/cuda/kernels/launch.h"
 #include "gpu/cuda/kernels/packed.h"
 #include "gpu/cuda/kernels/warp.cuh"
@@ -83,26 +84,6 @@ __global__ void convert_to_bf16(const float* x, std::int64_t n, bf16* to) {
   for (std::int64_t i = global_thread(); i < n; i += all_threads()) convert(x[i], to[i]);
 }
 
-// f16 ends at 65504, where activations need not. The power of two that brings a token's largest below 2^15, when it is
-// beyond that and finite; else 1.
-__device__ inline float overflow_scale(float largest) {
-  const unsigned exponent = bits_of(largest) >> 23;  // plus 127
-  return largest > 65504.0f && exponent < 255 ? float_of((exponent - 14) << 23) : 1.0f;
-}
-
-// One block per token: x = scales * to, rounded.
-__global__ void __launch_bounds__(kProductThreads) convert_to_f16(const float* x, int cols, f16* to, float* scales) {
-  __shared__ float scratch[kProductThreads / kWarp + 1];
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * cols;
-  float largest = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < cols; i += kProductThreads)
-    largest = fmaxf(largest, fabsf(x[row + i]));
-  const float scale = overflow_scale(block_max(largest, scratch));
-  for (int i = static_cast<int>(threadIdx.x); i < cols; i += kProductThreads)
-    to[row + i] = narrow(x[row + i] * (1 / scale));
-  if (threadIdx.x == 0) scales[blockIdx.x] = scale;
-}
-
 // One block per token: y = scale * y + bias, either of which may be null.
 __global__ void __launch_bounds__(kProductThreads)
     scale_and_bias(float* y, int rows, const float* scales, const float* bias) {
@@ -165,8 +146,7 @@ class InputsInF16 {
         cols_(cols),
         values_(context, static_cast<std::int64_t>(T) * cols, stream),
         scales_(context, T, stream) {
-    launch("convert to f16", convert_to_f16, {dim3(static_cast<unsigned>(T)), dim3(kProductThreads)}, stream, x, cols,
-           values_.data(), scales_.data());
+    round_to_f16(context, x, T, cols, {}, values_, scales_, stream);
   }
   bool are(const MatrixProduct& of) const { return of.x == from_ && of.T == tokens_ && of.w->cols == cols_; }
   const f16* values() const { return values_.data(); }
@@ -190,18 +170,28 @@ void multiply_in_f16(const Context& context, const InputsInF16& inputs, const Ma
   finish(product, inputs.scales(), stream);
 }
 
+// Says whether products of packed weights have kernels of their own.
+enum class Way { plain, few_tokens, prompt };
+Way way_of(const Context& context, const MatrixProduct& product) {
+  if (product.w->type != DType::packed) return Way::plain;
+  if (product.T <= cuda_tokens_as_alone) return Way::few_tokens;
+  return context.wide_products && product.T > cuda_tokens_in_registers ? Way::plain : Way::prompt;
+}
+
 }  // namespace
 
 // Inputs are f32. A few tokens meet weights that are not packed in f32. More go through tensor cores, which want both
 // sides of one type: inputs are rounded to that of the weights (relative error 2^-11 for f16, and 2^-8 for bf16),
 // products and sums stay f32. f32 weights are multiplied in f32. Packed weights are numbers of f16 when many tokens
-// meet them.
+// meet them: unpacked in registers, or into panels where the matrix library has instructions for tensor cores that a
+// warp by itself has not.
 void CudaBackend::matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream queue) {
   const cudaStream_t stream = native(queue);
   if (T <= 0 || w.rows <= 0) return;
-  if (T <= cuda_tokens_as_alone && w.type == DType::packed) {
-    const MatrixProduct product{x, T, &w, y, bias};
-    return multiply_packed(context_, {&product, 1}, stream);
+  const MatrixProduct product{x, T, &w, y, bias};
+  if (const Way way = way_of(context_, product); way != Way::plain) {
+    return way == Way::few_tokens ? multiply_packed(context_, {&product, 1}, stream)
+                                  : multiply_packed_prompts(context_, {&product, 1}, stream);
   }
   if (T <= cuda_tokens_as_alone) {
     with_type(w.type, [&]<class E>(const E*) {
@@ -214,7 +204,7 @@ void CudaBackend::matmul(const float* x, int T, const Matrix& w, const float* bi
     return;
   }
   if (w.type == DType::f16 || w.type == DType::packed) {
-    return multiply_in_f16(context_, InputsInF16(context_, x, T, w.cols, stream), {x, T, &w, y, bias}, stream);
+    return multiply_in_f16(context_, InputsInF16(context_, x, T, w.cols, stream), product, stream);
   }
   if (w.type == DType::f32) {
     multiply(context_, CUDA_R_32F, x, T, w, y, w.rows, stream);
@@ -225,20 +215,20 @@ void CudaBackend::matmul(const float* x, int T, const Matrix& w, const float* bi
            converted.data());
     multiply(context_, CUDA_R_16BF, converted, T, w, y, w.rows, stream);
   }
-  if (bias) finish({x, T, &w, y, bias}, nullptr, stream);
+  if (bias) finish(product, nullptr, stream);
 }
 
-// Products of a few tokens with packed weights go together; neighbours among the others that have their inputs in
-// common convert these once.
+// Products with packed weights go together; neighbours among the others that have their inputs in common convert these
+// once.
 void CudaBackend::multiply_each(std::span<const MatrixProduct> products, Stream queue) {
   const cudaStream_t stream = native(queue);
-  std::vector<MatrixProduct> packed;
+  std::vector<MatrixProduct> few_tokens, prompts;
   std::optional<InputsInF16> inputs;
   for (const MatrixProduct& each : products) {
     if (each.T <= 0 || each.w->rows <= 0) continue;
     const bool in_f16 = each.w->type == DType::packed || each.w->type == DType::f16;
-    if (each.T <= cuda_tokens_as_alone && each.w->type == DType::packed) {
-      packed.push_back(each);
+    if (const Way way = way_of(context_, each); way != Way::plain) {
+      (way == Way::few_tokens ? few_tokens : prompts).push_back(each);
     } else if (each.T <= cuda_tokens_as_alone || !in_f16) {
       inputs.reset();  // scratch memory is one operation's at a time
       matmul(each.x, each.T, *each.w, each.bias, each.y, queue);
@@ -250,7 +240,9 @@ void CudaBackend::multiply_each(std::span<const MatrixProduct> products, Stream 
       multiply_in_f16(context_, *inputs, each, stream);
     }
   }
-  multiply_packed(context_, packed, stream);
+  inputs.reset();
+  multiply_packed(context_, few_tokens, stream);
+  multiply_packed_prompts(context_, prompts, stream);
 }
 
 }  // namespace hayloft::gpu::cuda

@@ -45,6 +45,11 @@ struct PackedChunk {
 
   // The place of what lies so many bytes behind: of whole chunks, and of whole heads where there are any.
   __device__ PackedChunk behind(int bytes) const { return {words + bytes, scales + bytes, head + bytes}; }
+  // The same of a row of the tile that is so many rows below.
+  template <class Form>
+  __device__ PackedChunk rows_below(int rows) const {
+    return {words + 4 * rows, scales + (Form::products ? 1 : 2) * rows, head + 2 * rows};
+  }
 };
 template <class Form>
 __device__ inline PackedChunk chunk_of(const PackedView& w, int tile, int chunk, int lane) {
@@ -111,13 +116,18 @@ struct CodeWords {
   }
   __device__ unsigned quad(int index, const PackedView& w) const {
     constexpr int low = Form::low_bits, high = Form::high_bits;
-    if constexpr (Form::by_table) return looked_up(word[index / 2] >> (index % 2 * 16), w);
-    constexpr unsigned ones = 0x01010101u * ((1u << low) - 1);
-    const unsigned codes = word[index / quads_of_word] >> (low * (index % quads_of_word)) & ones;
-    if constexpr (high == 0) return codes;
+    if constexpr (Form::by_table) return quad_of(word[index / 2] >> (index % 2 * 16), 0, w);
+    const unsigned codes = word[index / quads_of_word] >> (low * (index % quads_of_word));
+    if constexpr (high == 0) return quad_of(codes, 0, w);
     const int bit = column_of(index, 0) * high;
-    const unsigned above = word[low + bit / 32] >> (bit % 32);  // each code's `high * quads_of_word` behind another's
-    return codes | spread(above) << low;
+    return quad_of(codes, word[low + bit / 32] >> (bit % 32), w);
+  }
+  // Returns the quad whose first code has its lowest bits, and the bits above them, at the end of these words.
+  __device__ static unsigned quad_of(unsigned codes, unsigned above, const PackedView& w) {
+    if constexpr (Form::by_table) return looked_up(codes, w);
+    codes &= 0x01010101u * ((1u << Form::low_bits) - 1);
+    if constexpr (Form::high_bits == 0) return codes;
+    return codes | spread(above) << Form::low_bits;  // each code's `high_bits * quads_of_word` behind another's
   }
 
  private:

@@ -14,6 +14,7 @@ namespace {
 using test::all_packings;
 using test::RandomPacked;
 
+constexpr int in_panels = gpu::cuda_tokens_in_registers + 1;  // on devices with wide products
 constexpr double packed_eps = std::numeric_limits<float>::epsilon();
 
 class PackedTest : public CudaTest {
@@ -72,7 +73,7 @@ TEST_F(PackedTest, ProductsAreTheCpusForEveryPackingAndNumberOfTokens) {
   for (const auto& [name, packing] : all_packings()) {
     SCOPED_TRACE(name);
     const RandomPacked w(packing, 37, packing.products ? 256 : 96, 1);
-    for (const int T : {1, 5, 18}) expect_product(w, T, T % 2 == 1);
+    for (const int T : {1, 5, 18, 71, in_panels}) expect_product(w, T, T % 2 == 1);
   }
 }
 
@@ -82,7 +83,7 @@ TEST_F(PackedTest, ProductsAreTheCpusForShapesThatFillNoBlock) {
     for (const int rows : {1, 16}) {
       for (const int heads : {1, 3}) {
         const RandomPacked w(packing, rows, packing.products ? 256 * heads : 32 * heads, 2);
-        for (const int T : {1, 3, 17}) expect_product(w, T, false);
+        for (const int T : {1, 3, 17, 65}) expect_product(w, T, false);
       }
     }
   }
@@ -191,8 +192,8 @@ TEST_F(PackedTest, ProductsThatGoTogetherAreEachThatOfOne) {
   const gpu::Buffer plain = upload(*cuda, normal(5 * cols, 9)), bias = upload(*cuda, normal(200, 10));
   matrices.push_back({plain.as<void>(), gpu::DType::f32, 5, cols});
   constexpr int most = gpu::cuda_tokens_as_alone;
-  const gpu::Buffer inputs = upload(*cuda, normal(2 * (most + 1) * cols, 11));
-  for (const int T : {1, 3, most + 1}) {
+  const gpu::Buffer inputs = upload(*cuda, normal(2 * 65 * cols, 11));
+  for (const int T : {1, 3, most + 1, 65}) {
     std::vector<gpu::MatrixProduct> products;
     std::vector<gpu::Buffer> together;
     for (std::size_t i = 0; i < matrices.size(); ++i) {
@@ -211,19 +212,52 @@ TEST_F(PackedTest, ProductsThatGoTogetherAreEachThatOfOne) {
   }
 }
 
+// As the experts of a mixture have them: each with tokens of its own behind those of the others, more than one kernel
+// takes, of which some have few tokens, some many, and one a token too few for tensor cores.
+TEST_F(PackedTest, ProductsOfExpertsAreEachThatOfOne) {
+  constexpr int cols = 256, rows = 37;
+  constexpr int tokens[] = {17, 40, 65, 130, 16, 64, 18};
+  const auto packings = all_packings();
+  std::vector<gpu::Matrix> matrices;
+  for (std::uint32_t i = 0; i < 14; ++i) {
+    matrices.push_back(on_device(RandomPacked(packings[i % 7 == 0 ? 1 : 0].packing, rows, cols, 20 + i)));
+  }
+  std::vector<gpu::MatrixProduct> products;
+  int all = 0;
+  for (std::size_t i = 0; i < 2 * matrices.size(); ++i) {
+    products.push_back({nullptr, tokens[i / 2 % std::size(tokens)], &matrices[i / 2]});
+    if (i % 2 == 1) all += products.back().T;
+  }
+  const gpu::Buffer inputs = upload(*cuda, normal(static_cast<std::size_t>(all * cols), 30));
+  const gpu::Buffer y = cuda->allocate(std::uint64_t{2} * static_cast<unsigned>(all) * rows * 4, cuda->stream());
+  const float* x = inputs.as<float>();
+  float* to = y.as<float>();
+  for (std::size_t i = 0; i < products.size(); to += products[i].T * rows, ++i) {
+    products[i].x = x, products[i].y = to;
+    if (i % 2 == 1) x += products[i].T * cols;  // the gate and what it gates have inputs in common
+  }
+  cuda->multiply_each(products, cuda->stream());
+  const std::vector<float> together = download<float>(*cuda, y);
+  for (const gpu::MatrixProduct& each : products)
+    cuda->matmul(each.x, each.T, *each.w, nullptr, each.y, cuda->stream());
+  EXPECT_EQ(together, download<float>(*cuda, y));
+}
+
 TEST_F(PackedTest, InputsMayLieAtAnyAddress) {
   for (const auto& [name, packing] : all_packings()) {
     SCOPED_TRACE(name);
     const RandomPacked w(packing, 17, 256, 3);
-    for (const int T : {1, 2, 17}) expect_product(w, T, true, 1);
+    for (const int T : {1, 2, 17, 65}) expect_product(w, T, true, 1);
   }
 }
 
-TEST_F(PackedTest, APromptMeetsTheMatrixPanelByPanel) {
+using PackedSlow = PackedTest;
+
+TEST_F(PackedSlow, ALongPromptMeetsTheMatrixPanelByPanel) {
   // 1024 rows of 16 K inputs are the 32 MiB of a panel.
   const RandomPacked w({.bits = 4, .zero = 8}, 1045, 16384, 4);
   const int rows = w.matrix.rows, cols = w.matrix.cols;
-  constexpr int T = gpu::cuda_tokens_as_alone + 1;
+  constexpr int T = in_panels;
   std::vector<float> x(static_cast<std::size_t>(T * cols));  // one weight of each row for each of the first two tokens
   x[5] = 1;
   x[static_cast<std::size_t>(cols + 16000)] = 2;
