@@ -239,6 +239,28 @@ TEST_P(ModelWithExpertsOverTheLink, GivesTheBitsOfOneWithExpertsOnTheDevice) {
   EXPECT_GT(on_cuda->model.expert_traffic().link_bytes, 0U);
 }
 
+using ModelWithExpertsAndColumnsAhead = ModelOnCuda;
+
+// Neither experts that cross the link nor what the processor makes of a layer wait for what is fetched meanwhile.
+TEST_P(ModelWithExpertsAndColumnsAhead, GivesTheSameBitsAsWithout) {
+  const std::unique_ptr<gpu::Backend> fetching = make_cuda({.column_cache_bytes = 1});  // which keeps no column
+  offload::ArenaOptions memory;
+  memory.budget_bytes = std::uint64_t{64} << 20;
+  memory.chunk_bytes = std::uint64_t{1} << 20;
+  memory.listener = fetching->pinning();
+  options.cache.block_tokens = 256;
+  Side ahead(*fetching, memory, options);
+  Session without(on_cuda->model, on_cuda->arena, options);
+  const std::vector<std::int32_t> tokens = random_tokens(270, 12);
+  for (Session* session : {&ahead.session, &without}) {
+    session->append(tokens);
+    session->set_method(method("sparq:r=4:k=8"));
+  }
+  for (const std::int32_t token : random_tokens(4, 13)) ASSERT_EQ(ahead.session.step(token), without.step(token));
+  EXPECT_GT(ahead.session.counters().ahead_fetched, 0U);
+  EXPECT_EQ(without.counters().ahead_fetched, 0U);
+}
+
 // Several sequences at once, each to the bit as alone, wherever its experts are computed.
 TEST_P(ModelWithExpertsOnCuda, DecodesSequencesTogetherAsAlone) {
   const std::vector<std::int32_t> tokens = random_tokens(60, 8);
@@ -293,6 +315,8 @@ INSTANTIATE_TEST_SUITE_P(Experts, ModelWithExpertsOnCuda,
                                            near_processor("gpt_oss"), over_link("qwen3_5_moe"),
                                            near_processor("gemma4-moe"), over_link("gemma4-moe")),
                          test::by_value);
+INSTANTIATE_TEST_SUITE_P(Experts, ModelWithExpertsAndColumnsAhead,
+                         ::testing::Values(near_processor("qwen3_5_moe"), over_link("qwen3_5_moe")), test::by_value);
 INSTANTIATE_TEST_SUITE_P(Experts, ModelWithExpertsOverTheLink,
                          ::testing::Values(over_link("qwen3_5_moe"), over_link("gpt_oss-mxfp4")), test::by_value);
 INSTANTIATE_TEST_SUITE_P(Formats, ModelOnCudaByColumns,
