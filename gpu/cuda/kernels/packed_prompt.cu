@@ -19,10 +19,10 @@ namespace {
 constexpr int kPromptWarps = 8;
 constexpr int kPromptThreads = kPromptWarps * kWarp;
 constexpr int kTokensOfProduct = 8;  // columns of what tensor cores give at a time
-constexpr int kAtOnce = 2;             // of these
+constexpr int kAtOnce = 2;           // of these
 // Inputs are read for so many tokens at a time, of a chunk's last ones behind its end.
 constexpr int kReadBehind = (kAtOnce * kTokensOfProduct - 1) * kChunkColumns;
-constexpr int kVectorsOfChunk = kChunkColumns * 2 / 16;          // of a token's inputs
+constexpr int kVectorsOfChunk = kChunkColumns * 2 / 16;  // of a token's inputs
 constexpr int kVectorsOfProduct = kTokensOfProduct * kVectorsOfChunk;
 constexpr std::size_t kMostPromptProducts = 24;  // in one launch: those of eight experts and more
 
@@ -31,7 +31,7 @@ constexpr std::size_t kMostPromptProducts = 24;  // in one launch: those of eigh
 struct FewTokens {
   static constexpr bool many = false;
   static constexpr int block_tiles = 1;
-  static constexpr int products = 8;      // of tensor cores, a warp's at a time
+  static constexpr int products = 8;  // of tensor cores, a warp's at a time
   static constexpr int tokens = products * kTokensOfProduct;
 };
 // Many tokens: each warp has a tile of its own, and inputs of two chunks at a time lie in shared memory for all.
@@ -107,8 +107,8 @@ struct LaneOfRow {
   }
 };
 
-// Holds a warp's sums with a tile: of the eight tokens n, lane l has those of rows l / 4 and, behind them, l / 4 + 8 and
-// of tokens 2 (l % 4) and the next.
+// Holds a warp's sums with a tile: of the eight tokens n, lane l has those of rows l / 4 and, behind them, l / 4 + 8
+// and of tokens 2 (l % 4) and the next.
 template <class Work, class Form>
 struct PromptWarp {
   float sums[Work::products][4];
@@ -382,8 +382,7 @@ void multiply_packed_prompts(const Context& context, std::span<const MatrixProdu
       const auto alike = taken_from(with_inputs, [&](const MatrixProduct& next, std::size_t taken) {
         return taken < kMostPromptProducts && next.w->packing == packing && (next.T <= FewTokens::tokens) == few;
       });
-      few ? multiply_prompts<FewTokens>(alike, rounded, stream)
-          : multiply_prompts<ManyTokens>(alike, rounded, stream);
+      few ? multiply_prompts<FewTokens>(alike, rounded, stream) : multiply_prompts<ManyTokens>(alike, rounded, stream);
     }
   }
 }
