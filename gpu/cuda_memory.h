@@ -81,9 +81,9 @@ inline std::uint64_t cuda_step_bytes(std::uint64_t budget_bytes) {
 // So many tokens meet the weights in f32, each summed by itself, and are verified in one pass. More go through tensor
 // cores: the instructions of single tokens then take longer than unpacking every weight once.
 inline constexpr int cuda_tokens_as_alone = 16;
-// More tokens than these meet packed weights in panels where tensor cores reach their rate by instructions of several
-// warps (compute capability 9.0 to 11.0): on an H100 unpacking 4.6 bytes a weight takes 1.4 ps of memory, and 512
-// tokens take 1.5 ps at the rate of these instructions, 2.6 at that of mma.sync (predicted).
+// More tokens than these meet packed weights in panels where tensor cores want more than warps by themselves bring them
+// (compute capability 8.0 and 9.0 to 11.0). Predicted of an H100: unpacking moves 4.6 bytes a weight, 1.4 ps, and the
+// library's products of 512 tokens take 1.5 ps a weight; mma.sync, at six tenths of that rate, takes 2.6.
 inline constexpr int cuda_tokens_in_registers = 512;
 
 // Scratch of operations, at most; they make do with less where the budget is small.
@@ -99,8 +99,8 @@ inline constexpr std::uint64_t cuda_least_stream_bytes = cuda_mebibyte;
 
 // CUDA's Backend::scratch_bytes(): the most that is taken at a time, by one operation, which is selection, or prefill's
 // attention (queries in f16, states of every query in f32) with its stream of rows and the masses and lists of keys, or
-// the activations of a matrix product in 16 bits, with a scale for each token and a panel of packed weights; and by a
-// spill beside it.
+// the activations of a matrix product in 16 bits, with a scale for each token and a panel of packed weights, or those
+// of several products; and by a spill beside it.
 inline std::uint64_t cuda_scratch_bytes(const ScratchShape& shape) {
   const auto tokens = static_cast<std::uint64_t>(shape.tokens);
   const std::uint64_t states =

@@ -22,7 +22,7 @@ struct Context : DeviceContext {
   int multiprocessors;
   int block_shared_bytes;  // shared memory that a block can have
   bool bf16_products;      // whether the device multiplies bf16 as fast as f16
-  bool wide_products;      // whether its tensor cores reach their rate only by instructions of several warps
+  bool wide_products;      // whether its tensor cores want more than warps by themselves bring them
   LinkChoice link;         // never automatic
   std::uint64_t least_copy_bytes;
   std::int64_t short_list_keys;

@@ -146,7 +146,7 @@ class InputsInF16 {
         cols_(cols),
         values_(context, static_cast<std::int64_t>(T) * cols, stream),
         scales_(context, T, stream) {
-    round_to_f16(context, x, T, cols, {}, values_, scales_, stream);
+    round_to_f16(x, T, cols, {}, values_, scales_, stream);
   }
   bool are(const MatrixProduct& of) const { return of.x == from_ && of.T == tokens_ && of.w->cols == cols_; }
   const f16* values() const { return values_.data(); }
@@ -170,7 +170,7 @@ void multiply_in_f16(const Context& context, const InputsInF16& inputs, const Ma
   finish(product, inputs.scales(), stream);
 }
 
-// Says whether products of packed weights have kernels of their own.
+// Says which kernels of packed weights a product has, or that it goes the way of others.
 enum class Way { plain, few_tokens, prompt };
 Way way_of(const Context& context, const MatrixProduct& product) {
   if (product.w->type != DType::packed) return Way::plain;

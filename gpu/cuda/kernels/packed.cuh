@@ -20,6 +20,33 @@ struct PackedView {
   std::uint64_t table[2];  // the values of codes, a byte each
 };
 
+// Returns how many quads (CodeWords) a word of codes has.
+constexpr int quads_of_word(const Packing& packing) {
+  return packing.by_table ? 1 : 8 / packing.low_bits();
+}
+// Returns the column of a chunk whose code is byte j of a quad; 1 << shift quads are a word.
+__host__ __device__ constexpr int column_of_quad(int quad, int j, int shift) {
+  return (quad >> shift << (shift + 2)) + (quad & ((1 << shift) - 1)) + (j << shift);
+}
+
+inline constexpr int kMostProducts = 24;  // in one launch: gates and what they gate of a dozen experts
+
+// Holds matrices of the same packing and columns whose blocks are numbered through: `end`, of a One, is the number
+// behind its own.
+template <class One>
+struct ProductsOfLaunch {
+  PackedView common;  // of their data and rows, the first one's
+  One of[kMostProducts];
+
+  // Returns whose a block is, which becomes its number among that one's.
+  __device__ int owner_of(int& block) const {
+    int product = 0;
+    while (block >= of[product].end) ++product;
+    if (product > 0) block -= of[product - 1].end;
+    return product;
+  }
+};
+
 // Says of a packing what is known when a kernel is compiled: codes have kBits bits and are looked up in the table or
 // not, scales are products of two factors or not, and there are minima or not.
 template <int kBits, bool kTable, bool kProducts, bool kMinimum>
@@ -110,10 +137,8 @@ struct CodeWords {
 
   // Four codes at few instructions, as the bytes of a word: of a table their values. They are those of columns as far
   // apart as bytes of the lowest bits lie; eight of such quads are a chunk.
-  static constexpr int quads_of_word = Form::by_table ? 1 : 8 / Form::low_bits;
-  __device__ static int column_of(int quad, int j) {
-    return quad / quads_of_word * 4 * quads_of_word + quad % quads_of_word + quads_of_word * j;
-  }
+  static constexpr int quads_of_word = cuda::quads_of_word(Form::packing);
+  __device__ static int column_of(int quad, int j) { return column_of_quad(quad, j, quads_of_word / 2); }
   __device__ unsigned quad(int index, const PackedView& w) const {
     constexpr int low = Form::low_bits, high = Form::high_bits;
     if constexpr (Form::by_table) return quad_of(word[index / 2] >> (index % 2 * 16), 0, w);

@@ -15,9 +15,10 @@ namespace hayloft::gpu::cuda {
 void multiply_packed(const Context& context, std::span<const MatrixProduct> products, cudaStream_t stream);
 
 // Computes products of packed matrices with the tokens of a prompt, with T > 0 and rows > 0, as Backend::multiply_each
-// does, by tensor cores: of inputs and weights rounded to f16, sums in f32. Reads each byte of a matrix once for 128
-// tokens, and for others while it is near. Inputs that products have in common are rounded once; up to 24 products of
-// matrices of the same packing and number of columns are one kernel.
+// does, by tensor cores: of inputs and weights rounded to f16, sums in f32. Reads each byte of a matrix once for 64 or
+// 128 tokens, and for others while it is near. Inputs that products of one order (InputOrder) have in common are
+// rounded once; up to 24 products of matrices of the same packing and number of columns are one kernel, of those with
+// many blocks and of those with few.
 void multiply_packed_prompts(const Context& context, std::span<const MatrixProduct> products, cudaStream_t stream);
 
 // The rows [first, first + rows) as f16 [rows][w.cols], each weight rounded to it; `first` begins a tile.

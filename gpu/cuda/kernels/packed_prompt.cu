@@ -24,17 +24,16 @@ constexpr int kAtOnce = 2;           // of these
 constexpr int kReadBehind = (kAtOnce * kTokensOfProduct - 1) * kChunkColumns;
 constexpr int kVectorsOfChunk = kChunkColumns * 2 / 16;  // of a token's inputs
 constexpr int kVectorsOfProduct = kTokensOfProduct * kVectorsOfChunk;
-constexpr std::size_t kMostPromptProducts = 24;  // in one launch: those of eight experts and more
 
-// Says what a block does. Few tokens: it has one tile of weights, whose chunks its warps share, so that a matrix has
-// many blocks; inputs come from memory, where other blocks have just read them.
+// Says what a block does. Where tokens or rows are few it has one tile of weights, whose chunks its warps share, so
+// that a matrix has many blocks; inputs come from memory, where other blocks have just read them.
 struct FewTokens {
   static constexpr bool many = false;
   static constexpr int block_tiles = 1;
   static constexpr int products = 8;  // of tensor cores, a warp's at a time
   static constexpr int tokens = products * kTokensOfProduct;
 };
-// Many tokens: each warp has a tile of its own, and inputs of two chunks at a time lie in shared memory for all.
+// Where both are many each warp has a tile of its own, and inputs of two chunks at a time lie in shared memory for all.
 struct ManyTokens {
   static constexpr bool many = true;
   static constexpr int block_tiles = kPromptWarps;
@@ -44,22 +43,19 @@ struct ManyTokens {
   static constexpr int ring = 2 * chunks;  // while those are multiplied, as many more come
 };
 
-// Holds matrices of the same packing and columns, whose blocks are numbered through.
-struct PromptProducts {
-  struct One {
-    const unsigned char* data;
-    const uint4* x;  // [cols / 32][stride][4]
-    const float* scales;
-    const float* bias;
-    float* y;
-    int stride;
-    int tokens;
-    int rows;
-    int end;  // of its blocks among all
-  };
-  PackedView common;  // of their data and rows, the first one's
-  One of[kMostPromptProducts];
+// Says of a product what its blocks are to know.
+struct ProductOfPrompt {
+  const unsigned char* data;
+  const uint4* x;  // [cols / 32][stride][4]
+  const float* scales;
+  const float* bias;
+  float* y;
+  int stride;
+  int tokens;
+  int rows;
+  int end;
 };
+using PromptProducts = ProductsOfLaunch<ProductOfPrompt>;
 
 // Holds what a lane has of a row's chunk, codes of two quads and the scale of the group that both are of, as they are
 // loaded long before they are used.
@@ -161,7 +157,7 @@ struct OutputsOfLane {
   int rows_there;  // of the lane's two
   float bias[2] = {0, 0};
 
-  __device__ OutputsOfLane(const PromptProducts::One& of, int tile, int token, int lane)
+  __device__ OutputsOfLane(const ProductOfPrompt& of, int tile, int token, int lane)
       : scales(of.scales + token + 2 * (lane % 4)), rows(of.rows), tokens(of.tokens - token - 2 * (lane % 4)) {
     const int row = tile * kTileRows + lane / 4;
     y = of.y + (token + 2 * (lane % 4)) * std::int64_t{rows} + row;
@@ -183,7 +179,7 @@ struct OutputsOfLane {
 // Brings the inputs of some chunks of the block's tokens from `token` on to shared memory, [ring][tokens][4], where a
 // chunk lies at its number modulo the ring.
 template <class Work>
-__device__ inline void bring_inputs(const PromptProducts::One& of, int token, int chunk, int chunks, uint4* to) {
+__device__ inline void bring_inputs(const ProductOfPrompt& of, int token, int chunk, int chunks, uint4* to) {
   constexpr int vectors = Work::tokens * kVectorsOfChunk;
   for (const int end = min(chunk + Work::chunks, chunks); chunk < end; ++chunk) {
     const uint4* const from = of.x + (static_cast<std::int64_t>(chunk) * of.stride + token) * kVectorsOfChunk;
@@ -200,13 +196,11 @@ __device__ inline void bring_inputs(const PromptProducts::One& of, int token, in
 // cache.
 template <class Work>
 struct BlockOfPrompt {
-  int product = 0;
+  int product;
   int token;  // the first one
   int tile;   // likewise
 
-  __device__ BlockOfPrompt(const PromptProducts& all, int block) {
-    while (block >= all.of[product].end) ++product;
-    if (product > 0) block -= all.of[product - 1].end;
+  __device__ BlockOfPrompt(const PromptProducts& all, int block) : product(all.owner_of(block)) {
     const int turns = (all.of[product].tokens + Work::tokens - 1) / Work::tokens;
     token = block % turns * Work::tokens, tile = block / turns * Work::block_tiles;
   }
@@ -215,7 +209,7 @@ struct BlockOfPrompt {
 template <class Work, class Form>
 __global__ void __launch_bounds__(kPromptThreads, 2) packed_prompt_kernel(const PromptProducts all) {
   const BlockOfPrompt<Work> place(all, static_cast<int>(blockIdx.x));
-  const PromptProducts::One& mine = all.of[place.product];
+  const ProductOfPrompt& mine = all.of[place.product];
   PackedView w = all.common;
   w.data = mine.data;
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -245,7 +239,7 @@ __global__ void __launch_bounds__(kPromptThreads, 2) packed_prompt_kernel(const 
       out.put(at / 4, at % 4, sum);
     }
   } else {
-    __shared__ __align__(16) uint4 inputs[Work::ring * Work::tokens * kVectorsOfChunk];
+    __shared__ uint4 inputs[Work::ring * Work::tokens * kVectorsOfChunk];
     const int tile = min(place.tile + warp, (mine.rows - 1) / kTileRows);  // another's, for those that have none
     const auto chunk_at = [&](int chunk) { return chunk_of<Form>(w, tile, chunk, lane / 4); };
     bring_inputs<Work>(mine, place.token, 0, chunks, inputs);
@@ -259,8 +253,8 @@ __global__ void __launch_bounds__(kPromptThreads, 2) packed_prompt_kernel(const 
       const auto ask = [&] { own.load(chunk_at(min(chunk + 1, chunks - 1)), lane); };
       own.multiply(w, tokens, ask, inputs + chunk % Work::ring * Work::tokens * kVectorsOfChunk + lane);
     }
-    const BlockOfPrompt<Work> end(all, opaque(static_cast<int>(blockIdx.x)));  // so that no register keeps it
-    const OutputsOfLane out(all.of[end.product], end.tile + warp, end.token, lane);
+    const BlockOfPrompt<Work> again(all, opaque(static_cast<int>(blockIdx.x)));  // so that no register keeps it
+    const OutputsOfLane out(all.of[again.product], again.tile + warp, again.token, lane);
     HAYLOFT_UNROLL
     for (int n = 0; n < Work::products; ++n) {
       HAYLOFT_UNROLL
@@ -293,13 +287,13 @@ class PromptInputs {
       auto end = begin;
       while (end != inputs_.end() && end->x == begin->x + std::int64_t{tokens} * cols) tokens += end++->tokens;
       for (auto each = begin; each != end; ++each) each->run_first = begin->first, each->run_tokens = tokens;
-      round_to_f16(context, begin->x, tokens, cols, order, values_ + std::int64_t{begin->first} * cols,
-                   scales_ + begin->first, stream);
+      round_to_f16(begin->x, tokens, cols, order, values_ + std::int64_t{begin->first} * cols, scales_ + begin->first,
+                   stream);
       begin = end;
     }
   }
 
-  PromptProducts::One of(const MatrixProduct& product) const {
+  ProductOfPrompt of(const MatrixProduct& product) const {
     const auto& inputs = *std::find_if(inputs_.begin(), inputs_.end(), [&](const InputsOfPrompt& each) {
       return each.x == product.x && each.tokens == product.T;
     });
@@ -322,8 +316,16 @@ class PromptInputs {
   Scratch<float> scales_;
 };
 
-int quads_of_word(const Packing& packing) {
-  return packing.by_table ? 1 : 8 / packing.low_bits();
+template <class Work>
+int blocks_of(const MatrixProduct& product) {
+  return static_cast<int>(blocks_for(product.T, Work::tokens) *
+                          blocks_for(product.w->rows, Work::block_tiles * kTileRows));
+}
+
+// Returns whether blocks of many tokens are enough to fill the device. It goes by the product alone, whose sums are the
+// same then whatever it goes with.
+bool fills(const Context& context, const MatrixProduct& product) {
+  return blocks_of<ManyTokens>(product) >= context.multiprocessors;
 }
 
 template <class Work>
@@ -331,8 +333,7 @@ void multiply_prompts(std::span<const MatrixProduct> products, const PromptInput
   PromptProducts all{view_of(*products.front().w), {}};
   int count = 0, blocks = 0;
   for (const MatrixProduct& product : products) {
-    const unsigned turns = blocks_for(product.T, Work::tokens);
-    blocks += static_cast<int>(turns * blocks_for(product.w->rows, Work::block_tiles * kTileRows));
+    blocks += blocks_of<Work>(product);
     all.of[count] = inputs.of(product);
     all.of[count++].end = blocks;
   }
@@ -378,11 +379,11 @@ void multiply_packed_prompts(const Context& context, std::span<const MatrixProdu
     const PromptInputs rounded(context, std::move(inputs), cols, order, stream);
     while (!with_inputs.empty()) {
       const Packing packing = with_inputs.front().w->packing;
-      const bool few = with_inputs.front().T <= FewTokens::tokens;
+      const bool many = fills(context, with_inputs.front());
       const auto alike = taken_from(with_inputs, [&](const MatrixProduct& next, std::size_t taken) {
-        return taken < kMostPromptProducts && next.w->packing == packing && (next.T <= FewTokens::tokens) == few;
+        return taken < kMostProducts && next.w->packing == packing && fills(context, next) == many;
       });
-      few ? multiply_prompts<FewTokens>(alike, rounded, stream) : multiply_prompts<ManyTokens>(alike, rounded, stream);
+      many ? multiply_prompts<ManyTokens>(alike, rounded, stream) : multiply_prompts<FewTokens>(alike, rounded, stream);
     }
   }
 }

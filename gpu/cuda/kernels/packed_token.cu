@@ -14,8 +14,7 @@
 namespace hayloft::gpu::cuda {
 namespace {
 
-constexpr int kParts = 32;         // a row's chunks are dealt out to: part p sums chunks p, p + 32 ...
-constexpr int kMostProducts = 24;  // in one launch: those of eight experts and more
+constexpr int kParts = 32;  // a row's chunks are dealt out to: part p sums chunks p, p + 32 ...
 constexpr int kQuads = kChunkColumns / 4;
 constexpr unsigned kHighestBit = 14;  // of the largest of a chunk's inputs
 constexpr unsigned kLargest = (2u << kHighestBit) - 1;
@@ -32,19 +31,16 @@ inline constexpr int kChunksAhead = Form::bits == 4 ? 4 : 2;
 template <class Form>
 inline constexpr int kResident = Form::bits == 5 ? 768 : 1024;
 
-// Holds matrices of the same packing and columns, whose tiles are numbered through.
-struct PackedProducts {
-  struct One {
-    const unsigned char* data;
-    const float* x;
-    const float* bias;
-    float* y;
-    int rows;
-    int end;  // of its tiles among all
-  };
-  PackedView common;  // of their data and rows, the first one's
-  One of[kMostProducts];
+// Says of a product what the blocks of its tiles are to know.
+struct ProductOfToken {
+  const unsigned char* data;
+  const float* x;
+  const float* bias;
+  float* y;
+  int rows;
+  int end;
 };
+using PackedProducts = ProductsOfLaunch<ProductOfToken>;
 
 // Holds the inputs of kChunks chunks: of each a scale, the sum of every sixteen, and quads in the order of codes.
 template <class Form, int kChunks>
@@ -143,10 +139,7 @@ __global__ void __launch_bounds__(kThreads, kResident<Form> / kThreads)
   __shared__ float sums[kParts / 2][kTileRows + 1];
   int tile = static_cast<int>(blockIdx.x) / tokens;
   const int token = static_cast<int>(blockIdx.x) % tokens;
-  int product = 0;
-  while (tile >= all.of[product].end) ++product;
-  const PackedProducts::One mine = all.of[product];
-  if (product > 0) tile -= all.of[product - 1].end;
+  const ProductOfToken mine = all.of[all.owner_of(tile)];
   PackedView w = all.common;
   w.data = mine.data;
   const float* const x = mine.x + static_cast<std::int64_t>(token) * w.cols;

@@ -73,7 +73,7 @@ TEST_F(PackedTest, ProductsAreTheCpusForEveryPackingAndNumberOfTokens) {
   for (const auto& [name, packing] : all_packings()) {
     SCOPED_TRACE(name);
     const RandomPacked w(packing, 37, packing.products ? 256 : 96, 1);
-    for (const int T : {1, 5, 18, 71, in_panels}) expect_product(w, T, T % 2 == 1);
+    for (const int T : {1, 5, 18, 71, 400, in_panels}) expect_product(w, T, T % 2 == 1);
   }
 }
 
@@ -192,8 +192,8 @@ TEST_F(PackedTest, ProductsThatGoTogetherAreEachThatOfOne) {
   const gpu::Buffer plain = upload(*cuda, normal(5 * cols, 9)), bias = upload(*cuda, normal(200, 10));
   matrices.push_back({plain.as<void>(), gpu::DType::f32, 5, cols});
   constexpr int most = gpu::cuda_tokens_as_alone;
-  const gpu::Buffer inputs = upload(*cuda, normal(2 * 65 * cols, 11));
-  for (const int T : {1, 3, most + 1, 65}) {
+  const gpu::Buffer inputs = upload(*cuda, normal(2 * 400 * cols, 11));
+  for (const int T : {1, 3, most + 1, 65, 400}) {
     std::vector<gpu::MatrixProduct> products;
     std::vector<gpu::Buffer> together;
     for (std::size_t i = 0; i < matrices.size(); ++i) {
@@ -212,8 +212,8 @@ TEST_F(PackedTest, ProductsThatGoTogetherAreEachThatOfOne) {
   }
 }
 
-// As the experts of a mixture have them: each with tokens of its own behind those of the others, more than one kernel
-// takes, of which some have few tokens, some many, and one a token too few for tensor cores.
+// Experts of a mixture have them: each with tokens of its own behind those of the others, more than one kernel takes,
+// one of them a token too few for tensor cores.
 TEST_F(PackedTest, ProductsOfExpertsAreEachThatOfOne) {
   constexpr int cols = 256, rows = 37;
   constexpr int tokens[] = {17, 40, 65, 130, 16, 64, 18};
@@ -243,6 +243,17 @@ TEST_F(PackedTest, ProductsOfExpertsAreEachThatOfOne) {
   EXPECT_EQ(together, download<float>(*cuda, y));
 }
 
+// Blocks of many tokens have it on every device.
+TEST_F(PackedTest, AProductThatFillsTheDeviceIsTheCpus) {
+  int multiprocessors = 0;
+  ASSERT_EQ(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0), cudaSuccess);
+  const int rows = 128 * ((multiprocessors + 2) / 3) - 5;  // beside three blocks of 128 tokens
+  for (const gpu::Packing packing :
+       {gpu::Packing{.bits = 4, .minimum = true, .products = true}, gpu::Packing{.bits = 8, .zero = 128}}) {
+    expect_product(RandomPacked(packing, rows, 256, 40), 2 * 128 + 30, true);
+  }
+}
+
 TEST_F(PackedTest, InputsMayLieAtAnyAddress) {
   for (const auto& [name, packing] : all_packings()) {
     SCOPED_TRACE(name);
@@ -252,6 +263,28 @@ TEST_F(PackedTest, InputsMayLieAtAnyAddress) {
 }
 
 using PackedSlow = PackedTest;
+
+// A launch takes 32 MiB of inputs at most, here those of 16 of 18 products, and has inputs of two lengths in common.
+TEST_F(PackedSlow, InputsOfManyProductsAreRoundedInTurns) {
+  constexpr int cols = 16384, T = 64, products = 18;
+  const gpu::Matrix w = on_device(RandomPacked({.bits = 4, .zero = 8}, 5, cols, 50));
+  const gpu::Buffer inputs = upload(*cuda, normal(std::size_t{T} * cols * products, 51));
+  const gpu::Buffer y = cuda->allocate(std::uint64_t{5} * T * products * sizeof(float), cuda->stream());
+  std::vector<gpu::MatrixProduct> all;
+  for (int i = 0; i < products; ++i) {
+    const int first = i == 1 ? 0 : i;  // of the first one's tokens the second has some
+    all.push_back({inputs.as<float>() + std::int64_t{first} * T * cols, i == 1 ? T - 20 : T, &w,
+                   y.as<float>() + std::int64_t{i} * T * 5});
+  }
+  cuda->multiply_each(all, cuda->stream());
+  const std::vector<float> together = download<float>(*cuda, y);
+  for (const gpu::MatrixProduct& each : all) cuda->matmul(each.x, each.T, *each.w, nullptr, each.y, cuda->stream());
+  const std::vector<float> alone = download<float>(*cuda, y);
+  for (int i = 0; i < products; ++i) {
+    const std::ptrdiff_t first = std::int64_t{i} * T * 5, count = std::int64_t{all[static_cast<std::size_t>(i)].T} * 5;
+    EXPECT_TRUE(std::equal(together.begin() + first, together.begin() + first + count, alone.begin() + first)) << i;
+  }
+}
 
 TEST_F(PackedSlow, ALongPromptMeetsTheMatrixPanelByPanel) {
   // 1024 rows of 16 K inputs are the 32 MiB of a panel.
