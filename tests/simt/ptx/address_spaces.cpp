@@ -25,6 +25,10 @@ void AddressSpaces::pass_barrier() {
   detector_.pass_barrier();
 }
 
+void AddressSpaces::fence(const Warp& warp, unsigned lane) {
+  if (races_ == Races::all) detector_.fence({warp.number * kLanes + lane, warp.barriers});
+}
+
 void AddressSpaces::note(Space space, std::uint64_t address, unsigned bytes, Access access, const Warp& warp,
                          unsigned lane) {
   const RaceDetector::Place place{warp.number * kLanes + lane, warp.barriers};

@@ -40,7 +40,8 @@ class AddressSpaces {
 
   void begin_block();   // shared memory is full of NaN
   void pass_barrier();  // of all threads of the block
-  void end_access() {   // of one instruction of one warp
+  void fence(const Warp& warp, unsigned lane);
+  void end_access() {  // of one instruction of one warp
     if (traffic_) traffic_->end_access();
   }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <memory>
 #include <type_traits>
@@ -59,10 +60,38 @@ RaceDetector::RaceDetector() : memory_(memory()), launch_(++memory_.moment), blo
 void RaceDetector::begin_block(std::size_t shared_bytes) {
   if (memory_.shared.size() < shared_bytes) memory_.shared.resize(shared_bytes);
   block_ = now_ = ++memory_.moment;
+  fences_.clear();
+  heard_.clear();
+  arriving_.clear();
+  known_.clear();
 }
 
 void RaceDetector::pass_barrier() {
   now_ = ++memory_.moment;
+  known_.insert(known_.end(), arriving_.begin(), arriving_.end());
+  arriving_.clear();
+}
+
+void RaceDetector::fence(const Place& place) {
+  fences_[place.thread] = now_;
+  const auto found = heard_.find(place.thread);
+  if (found == heard_.end()) return;
+  arriving_.insert(arriving_.end(), found->second.begin(), found->second.end());
+  heard_.erase(found);
+}
+
+// Enters an atomic, by which blocks tell each other what they have done.
+void RaceDetector::meet_others(const Place& place, std::uint64_t address) {
+  const auto told = told_.find(address);
+  if (told != told_.end()) {
+    Spans& heard = heard_[place.thread];
+    heard.insert(heard.end(), told->second.begin(), told->second.end());
+  }
+  const auto fenced = fences_.find(place.thread);
+  if (fenced == fences_.end()) return;
+  Spans& tells = told_[address];
+  tells.push_back({block_, fenced->second});
+  tells.insert(tells.end(), known_.begin(), known_.end());
 }
 
 RaceDetector::Byte* RaceDetector::bytes_at(Space space, std::uint64_t address) {
@@ -86,7 +115,10 @@ void RaceDetector::report(const char* what, Space space, const Place& place, std
 // Returns whether something orders two accesses. Before moment `first` there was none.
 bool RaceDetector::ordered(const Access& before, const Access& after, std::uint32_t first) const {
   if (before.moment < first) return true;
-  if (before.moment < block_) return false;
+  if (before.moment < block_) {
+    return std::any_of(known_.begin(), known_.end(),
+                       [&](const Span& span) { return before.moment >= span.first && before.moment < span.last; });
+  }
   if (before.thread == after.thread || before.moment != now_) return true;
   return warp_of(before.thread) == warp_of(after.thread) && before.warp_barriers != after.warp_barriers;
 }
@@ -169,6 +201,7 @@ void RaceDetector::read(Space space, const Place& place, std::uint64_t address, 
 }
 
 void RaceDetector::write(Space space, const Place& place, std::uint64_t address, unsigned bytes, bool atomic) {
+  if (atomic && space != Space::shared) meet_others(place, address);
   for_each_byte(bytes_at(space, address), address, bytes,
                 [&](Byte& now, std::uint64_t at) { write(now, space, place, at, atomic); });
 }

@@ -3,6 +3,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <unordered_map>
+#include <vector>
 
 #include "tests/simt/ptx/opcodes/opcodes.h"
 
@@ -17,6 +19,10 @@ enum class Races : std::uint8_t {
 // Finds accesses of a launch that nothing orders: two threads, one of which writes, of one block without a barrier of
 // the block between them, or one of their warp when they are of one; or of two blocks. Two atomics are no race.
 // Shuffles and votes order no memory. Every byte remembers its last write and the reads since.
+//
+// What a block has done before a barrier comes before what another does behind one, where a thread of the first has a
+// fence behind that barrier and then an atomic, and one of the other an atomic at the same address, later, and then a
+// fence before its barrier.
 //
 // read() and write() throw Fault for the second of the two threads, which names the first. One launch at a time.
 class RaceDetector {
@@ -34,6 +40,7 @@ class RaceDetector {
   // Enters an access, which is aligned to its size, a power of two of at most 16 bytes.
   void read(Space space, const Place& place, std::uint64_t address, unsigned bytes);
   void write(Space space, const Place& place, std::uint64_t address, unsigned bytes, bool atomic);
+  void fence(const Place& place);
 
  private:
   // Readers besides the last one, since the barrier; those of other blocks since the beginning.
@@ -52,6 +59,12 @@ class RaceDetector {
   };
   struct Memory;
   static Memory& memory();
+  // The moments [first, last) of a block.
+  struct Span {
+    std::uint32_t first;
+    std::uint32_t last;
+  };
+  using Spans = std::vector<Span>;
 
   Byte* bytes_at(Space space, std::uint64_t address);
   std::uint32_t first_moment(Space space) const { return space == Space::shared ? block_ : launch_; }
@@ -59,6 +72,7 @@ class RaceDetector {
   bool ordered(const Access& before, const Access& after, std::uint32_t first) const;
   void read(Byte& now, Space space, const Place& place, std::uint64_t address) const;
   void write(Byte& now, Space space, const Place& place, std::uint64_t address, bool atomic) const;
+  void meet_others(const Place& place, std::uint64_t address);
   [[noreturn]] void report(const char* what, Space space, const Place& place, std::uint64_t address, const char* how,
                            const Access& before) const;
 
@@ -67,6 +81,12 @@ class RaceDetector {
   std::uint32_t launch_;
   std::uint32_t block_;
   std::uint32_t now_;
+  std::unordered_map<std::uint64_t, Spans> told_{};  // of what has been done when an atomic came to an address
+  // Of this block:
+  std::unordered_map<std::uint32_t, std::uint32_t> fences_{};  // the moment of each thread's last one
+  std::unordered_map<std::uint32_t, Spans> heard_{};           // by threads whose fence is still to come
+  Spans arriving_{};                                           // at the next barrier
+  Spans known_{};
 };
 
 }  // namespace hayloft::simt::ptx

@@ -221,6 +221,37 @@ TEST_F(PtxRunTest, RacesInGlobalMemoryAreFoundWhereAsked) {
   EXPECT_EQ(run({counts}, {.threads = 64, .blocks = 3, .options = all}), "");
 }
 
+// Each thread writes a word of its block; thread 0 counts blocks in word 512, and threads of the last of them read what
+// another block has written.
+std::string last_block(const std::string& before, const std::string& behind, const std::string& barrier) {
+  return "ld.param.u64 %rd0, [data];\nmov.u32 %r0, %tid.x;\nmov.u32 %r1, %ctaid.x;\nmov.u32 %r2, %nctaid.x;\n"
+         "mov.u32 %r3, %ntid.x;\nmad.lo.s32 %r4, %r1, %r3, %r0;\nmul.wide.u32 %rd1, %r4, 4;\n"
+         "add.s64 %rd1, %rd0, %rd1;\nadd.s32 %r5, %r4, 7;\nst.global.u32 [%rd1], %r5;\nbar.sync 0;\n"
+         "setp.ne.s32 %p0, %r0, 0;\n@%p0 bra counted;\n" +
+         before + "atom.global.add.u32 %r6, [%rd0+2048], 1;\n" + behind + "st.shared.u32 [0], %r6;\ncounted:\n" +
+         barrier +
+         "ld.shared.u32 %r7, [0];\nadd.s32 %r7, %r7, 1;\nsetp.ne.s32 %p1, %r7, %r2;\n@%p1 bra done;\n"
+         "xor.b32 %r1, %r1, 1;\nmad.lo.s32 %r4, %r1, %r3, %r0;\nmul.wide.u32 %rd1, %r4, 4;\nadd.s64 %rd1, %rd0, %rd1;\n"
+         "ld.global.u32 %r8, [%rd1];\nst.global.u32 [%rd1+1024], %r8;\ndone:\n";
+}
+
+TEST_F(PtxRunTest, TheLastBlockSeesWhatOthersHaveDoneBehindFencesAndABarrier) {
+  const std::string fence = "membar.gl;\n", barrier = "bar.sync 0;\n";
+  const Launch setup{.threads = 64, .blocks = 4, .options = {.races = Races::all}};
+  run_everywhere({last_block(fence, fence, barrier), words}, setup, [&] {
+    unsigned seen = 0;
+    for (unsigned i = 0; i < 256; ++i) seen += data_[256 + i] == i + 7 ? 1 : 0;
+    ASSERT_EQ(seen, 64u);
+  });
+  const auto failure = [&](const std::string& text) {
+    data_.fill(0);
+    return run({text, words}, setup);
+  };
+  EXPECT_NE(failure(last_block("", fence, barrier)).find("of another block"), std::string::npos);
+  EXPECT_NE(failure(last_block(fence, "", barrier)).find("of another block"), std::string::npos);
+  EXPECT_NE(failure(last_block(fence, fence, "")).find("race"), std::string::npos);
+}
+
 TEST_F(PtxRunTest, DivergentBarriersAreFailures) {
   const std::string half = "mov.u32 %r0, %tid.x;\nsetp.lt.s32 %p0, %r0, 16;\n";
   EXPECT_NE(run({half + "@%p0 bra skip;\nbar.sync 0;\nskip:\n"})

@@ -97,8 +97,8 @@ class RestEstimator {
     {
       const Scratch<unsigned> keys(context_, lists * in.stride, stream_);
       const Scratch<unsigned> chunk_max(context_, lists * chunks, stream_);
-      RadixSelect passes(context_, lists, chunks, stream_);
-      passes.clear_histograms();
+      RadixSelect passes(context_, lists, stream_);
+      passes.clear();
       const unsigned shared = 2 * static_cast<unsigned>(group_) * sizeof(float);
       launch("rank_masses", rank_masses, {passes.pass_grid(lists, in.limit), kRestThreads, shared}, stream_, in, keys,
              chunk_max, chunks, passes.histogram(0));

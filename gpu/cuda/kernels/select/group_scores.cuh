@@ -3,29 +3,11 @@
 #include <cstdint>
 
 #include "gpu/backend.h"
-#include "gpu/cuda/kernels/select/components.h"
-#include "gpu/cuda/kernels/select/group_rank.cuh"
+#include "gpu/cuda/kernels/select/alpha.cuh"
 #include "gpu/cuda/kernels/warp.cuh"
 
-// From each query head's logits to one score per position and KV head, and from the selection to alpha.
+// From each query head's logits to one score per position and KV head.
 namespace hayloft::gpu::cuda {
-
-// Logits f32 [batch Hq][stride] of the store's positions, or of those of its listed strips, and the softmax of the
-// chunks of all.
-struct Logits {
-  const float* logits = nullptr;
-  std::int64_t stride = 0;
-  PartialSoftmax partials;  // [batch Hq][partials.stride]: the store's chunks, then the tail's
-  std::int64_t store_chunks = 0;
-  std::int64_t tail_chunks = 0;
-  int group = 0;
-  Strips strips = {};
-
-  // Returns how far behind its position a logit at or after the limit lies.
-  __device__ std::int64_t shift(std::int64_t list, std::int64_t limit) const {
-    return strips.listed ? strips.limits[list] - limit : 0;
-  }
-};
 
 // One block per query head of the batch: its softmax from its partials, always in the same order, but for log_sum that
 // of ranked_by, where there is one. `selectable` is the number of chunks before the limit. sinks: CacheView's, of the
@@ -94,26 +76,14 @@ __global__ __launch_bounds__(kSelectThreads) void rank_positions(Logits in, cons
   merge_bins(bins, histogram + list * kBins);
 }
 
-// One block per query head of the batch: alpha, the softmax mass of the selected positions, whose logits lie at places
-// [lists][k], of those at and after the limit, and of the tail. Rounding alone can take it past one.
-__global__ __launch_bounds__(kSelectThreads) void weigh_selection(Logits in, const HeadSoftmax* heads,
-                                                                  const std::int32_t* places, int k, std::int64_t limit,
-                                                                  std::int64_t tokens, float* alpha) {
-  __shared__ float scratch[kSelectThreads / kWarp + 1];
-  const std::int64_t h = blockIdx.x;
-  const HeadSoftmax head = heads[h];
-  const float* s = in.logits + h * in.stride;
-  places += h / in.group * k;
-  const std::int64_t shift = in.shift(h / in.group, limit);
-  double mass = 0;
-  for (int i = threadIdx.x; i < k; i += kSelectThreads) mass += expf(s[places[i]] - head.max);
-  for (std::int64_t t = limit + threadIdx.x; t < tokens; t += kSelectThreads) mass += expf(s[t + shift] - head.max);
-  const float share = (block_sum(static_cast<float>(mass), scratch) + head.outside) / head.sum;
-  if (threadIdx.x == 0) alpha[h] = share > 1 ? 1.0f : share;
+// A block per KV head of the batch: alpha of a selection of none.
+__global__ __launch_bounds__(kSelectThreads) void weigh_selection(Weighing a) {
+  __shared__ float sums[kWeighedHeads * (kSelectThreads / kWarp)];
+  weigh_list<kSelectThreads>(a, static_cast<int>(blockIdx.x), nullptr, 0, sums);
 }
 
 // One block per query head of the batch: of a search in parts what SparqPart says of the part, whose pointers are those
-// of the batch; places as of weigh_selection.
+// of the batch; logits of what is selected lie at places [lists][k].
 __global__ __launch_bounds__(kSelectThreads) void tell_part(Logits in, const HeadSoftmax* heads,
                                                             const std::int32_t* places, int k, std::int64_t limit,
                                                             std::int64_t tokens, SparqPart part) {

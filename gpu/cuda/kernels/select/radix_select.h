@@ -1,6 +1,7 @@
 #pragma once
 
 #include "gpu/cuda/context.h"
+#include "gpu/cuda/kernels/select/alpha.cuh"
 #include "gpu/cuda/kernels/select/top_positions.cuh"
 
 namespace hayloft::gpu::cuda {
@@ -9,29 +10,31 @@ namespace hayloft::gpu::cuda {
 // with their top bits, and select() does the rest.
 class RadixSelect {
  public:
-  // For up to `lists` lists with room for `chunk_stride` chunks each.
-  RadixSelect(const Context& context, int lists, std::int64_t chunk_stride, cudaStream_t stream);
+  // For up to `lists` lists.
+  RadixSelect(const Context& context, int lists, cudaStream_t stream);
 
-  void clear_histograms();
-  unsigned* histogram(int level) const { return histograms_ + static_cast<std::int64_t>(level) * lists_ * kBins; }
+  void clear();  // histograms and counters; before each selection
+  unsigned* histogram(int level) const { return zeroed_ + static_cast<std::int64_t>(level) * lists_ * kBins; }
+  // Returns what blocks count themselves by, [lists], for one launch: 0 is the passes' own, 1 that of who makes keys.
+  unsigned* counters(int which) const { return histogram(kLevels) + static_cast<std::int64_t>(which) * lists_; }
 
   // Returns the grid for passes over the chunks of `lists` lists of `limit` keys: blocks enough to fill the device
   // several times, few enough that merging their histograms costs little.
   dim3 pass_grid(int lists, std::int64_t limit) const;
 
-  // positions [lists][k], ascending; lists no more than there is memory for, k >= 1.
-  void select(const Keys& keys, int lists, int k, std::int32_t* positions);
+  // positions [lists][k], ascending; lists no more than there is memory for, k >= 1. Weighs them, if that is wanted.
+  void select(const Keys& keys, int lists, int k, std::int32_t* positions, const Weighing& weighing = {});
 
  private:
+  static std::int64_t zeroed(int lists) { return (std::int64_t{kLevels} * kBins + 2) * lists; }
   std::int64_t most_blocks() const;
 
   const Context& context_;
   cudaStream_t stream_;
   int lists_;
-  Scratch<Tally> tallies_;        // [lists][chunk_stride]
-  Scratch<unsigned> histograms_;  // [kLevels][lists][kBins]
-  Scratch<Cut> cuts_;             // [kLevels][lists]
-  Scratch<Tally> of_blocks_;      // [lists][blocks of a pass], as many as pass_grid() has
+  Scratch<unsigned> zeroed_;   // histograms [kLevels][lists][kBins], then counters [2][lists]
+  Scratch<Cut> cuts_;          // [kLevels - 1][lists]
+  Scratch<unsigned> reaches_;  // [lists][blocks of a pass][kLastBins + 1], as many as pass_grid() has
 };
 
 }  // namespace hayloft::gpu::cuda

@@ -106,7 +106,7 @@ class SparqSelector {
         softmax_(context, heads_at_once_ * group_, stream),
         keys_(context, heads_at_once_ * stride(), stream),
         key_chunk_max_(context, heads_at_once_ * partial_stride(), stream),
-        passes_(context, heads_at_once_, partial_stride(), stream) {
+        passes_(context, heads_at_once_, stream) {
     const Stage stage(context.stages, "components", stream);
     scan_.components = chosen_;
     if (args.bits > 0) scan_.planes = chosen_ + cache.kv_heads * count_.columns;
@@ -153,17 +153,12 @@ class SparqSelector {
       if (scans) scan(first, heads);
       const SparqPart part = part_from(first);
       std::int32_t* const lists = positions + static_cast<std::int64_t>(first) * args_.k;
-      const Logits in = select(first, heads, given ? part.ranked_by : SoftmaxPart(), lists);
+      float* const weighs = part.wanted() ? nullptr : alpha + static_cast<std::int64_t>(first) * group_;
+      const Logits in = select(first, heads, given ? part.ranked_by : SoftmaxPart(), lists, weighs);
+      if (!part.wanted()) continue;
       const std::int32_t* const places = strips_ ? strips_->places() : lists;
-      if (part.wanted()) {
-        launch("tell_part", tell_part, {static_cast<unsigned>(heads * group_), kSelectThreads}, stream_, in, softmax_,
-               places, args_.k, args_.limit, cache_.store.tokens, part);
-        continue;
-      }
-      const Stage stage(context_.stages, "alpha", stream_);
-      launch("weigh_selection", weigh_selection, {static_cast<unsigned>(heads * group_), kSelectThreads}, stream_, in,
-             softmax_, places, args_.k, args_.limit, cache_.store.tokens,
-             alpha + static_cast<std::int64_t>(first) * group_);
+      launch("tell_part", tell_part, {static_cast<unsigned>(heads * group_), kSelectThreads}, stream_, in, softmax_,
+             places, args_.k, args_.limit, cache_.store.tokens, part);
     }
   }
 
@@ -311,19 +306,24 @@ class SparqSelector {
     }
   }
 
-  // Selects for the KV heads from `first` on. Returns the logits that there are.
-  Logits select(int first, int lists, const SoftmaxPart& ranked_by, std::int32_t* positions) {
+  // Selects for the KV heads from `first` on, and weighs that into `alpha`, where there is one. Returns the logits that
+  // there are.
+  Logits select(int first, int lists, const SoftmaxPart& ranked_by, std::int32_t* positions, float* alpha) {
     const Stage stage(context_.stages, "selection", stream_);
     Logits in{first_logits_, stride(), scan_.partials, store_chunks_, tail_chunks_, group_};
     const auto all = static_cast<unsigned>(lists);
     const std::int64_t chunks = chunks_of(args_.limit);
     launch("normalise", normalise, {all * static_cast<unsigned>(group_), kSelectThreads}, stream_, in, chunks,
            ranked_by, cache_.sinks ? cache_.sinks + std::int64_t{first} * group_ : nullptr, softmax_);
-    if (args_.k == 0) return in;
-    passes_.clear_histograms();
+    Weighing weighing{in, softmax_, args_.limit, cache_.store.tokens, alpha};
+    if (args_.k == 0) {
+      if (alpha) launch("weigh_selection", weigh_selection, {all, kSelectThreads}, stream_, weighing);
+      return in;
+    }
+    passes_.clear();
     Keys keys{keys_, key_chunk_max_, stride(), partial_stride(), args_.limit};
     if (strips_) {
-      in.strips = keys.strips = strips_->list(softmax_, lists, args_.k, args_.limit);
+      weighing.in.strips = in.strips = keys.strips = strips_->list(softmax_, lists, args_.k, args_.limit);
       keys.places = strips_->places();
       ColumnScan again = scan_;
       again.head = first;
@@ -336,7 +336,7 @@ class SparqSelector {
       launch("rank_positions", rank_positions, {passes_.pass_grid(lists, args_.limit), kSelectThreads, offsets},
              stream_, in, softmax_, ranks_by_logits(), args_.limit, keys_, key_chunk_max_, passes_.histogram(0));
     }
-    passes_.select(keys, lists, args_.k, positions);
+    passes_.select(keys, lists, args_.k, positions, weighing);
     return in;
   }
 

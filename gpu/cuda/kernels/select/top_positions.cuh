@@ -7,15 +7,17 @@
 
 // The k largest of many 32-bit keys per list, positions ascending, ties to the smaller position; nothing is sorted and
 // nothing depends on the order in which blocks run. A radix threshold: a histogram of the keys' top 11 bits tells which
-// bin holds the k-th largest, two more passes refine that bin by 11 and 10 bits. Then one pass counts per chunk what is
-// above the threshold and at it, and one writes. Every pass asks each chunk's largest key first and so reads only
-// chunks that can matter: with k = 1024 of 1M, a fourth of them or less.
+// bin holds the k-th largest, two more passes refine that bin by 11 and 10 bits. The last of them also keeps what each
+// block has found, of which the one that writes makes what lies above the threshold and at it before its own chunks.
+// Every pass asks each chunk's largest key first and so reads only chunks that can matter: with k = 1024 of 1M, a
+// fourth of them or less.
 namespace hayloft::gpu::cuda {
 
 inline constexpr int kSelectThreads = 256;
 inline constexpr int kChunkKeys = 256;  // of one warp, 8 per lane
 inline constexpr int kBins = 2048;
 inline constexpr int kLevels = 3;
+inline constexpr int kLastBins = 1024;  // of the last level
 
 __host__ __device__ constexpr int level_bits(int level) {
   return level == 2 ? 10 : 11;
@@ -23,6 +25,7 @@ __host__ __device__ constexpr int level_bits(int level) {
 __host__ __device__ constexpr int level_shift(int level) {  // the bits below those of the level
   return level == 0 ? 21 : level == 1 ? 10 : 0;
 }
+static_assert(kLastBins == 1 << level_bits(kLevels - 1));
 
 // An order of floats as unsigned integers; both zeros are the same, NaN is less than everything.
 __device__ inline unsigned key_of(float score) {

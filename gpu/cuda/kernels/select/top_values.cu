@@ -53,8 +53,8 @@ void CudaBackend::top_values(const float* x, std::int64_t n, int k, std::int32_t
   const Scratch<unsigned> keys(context_, chunks * kChunkKeys, stream);
   const Scratch<unsigned> chunk_max(context_, chunks, stream);
   const Scratch<std::int32_t> found(context_, 2 * std::int64_t{k}, stream);  // ids, then the bits of values
-  RadixSelect passes(context_, 1, chunks, stream);
-  passes.clear_histograms();
+  RadixSelect passes(context_, 1, stream);
+  passes.clear();
   launch("key_values", key_values, {passes.pass_grid(1, n), kSelectThreads}, stream, x, n, keys, chunk_max,
          passes.histogram(0));
   passes.select({keys, chunk_max, chunks * kChunkKeys, chunks, n}, 1, k, found);

@@ -113,3 +113,6 @@ void require_global(const void* address, const char* what);
 inline void __syncthreads(std::source_location where = std::source_location::current()) {
   hayloft::simt::block_barrier(where);
 }
+
+// Memory has one order here.
+inline void __threadfence() {}

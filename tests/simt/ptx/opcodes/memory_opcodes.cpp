@@ -4,8 +4,8 @@
 #include "tests/simt/ptx/address_spaces.h"
 #include "tests/simt/ptx/opcodes/lane_operation.h"
 
-// PTX ISA, "ld", "st", "atom" and "cp.async". The registers of ld and st may be wider than what is in memory, which is
-// then extended by the sign of its type, or cut off.
+// PTX ISA, "ld", "st", "atom", "membar" and "cp.async". The registers of ld and st may be wider than what is in memory,
+// which is then extended by the sign of its type, or cut off.
 namespace hayloft::simt::ptx {
 namespace {
 
@@ -59,6 +59,10 @@ void atomic(Warp& warp, const Instruction& in, Mask lanes) {
     std::memcpy(at, &after, sizeof(T));
     warp.lanes<T>(in.to[0])[lane] = before;
   });
+}
+
+void fence(Warp& warp, const Instruction&, Mask lanes) {
+  for_each_lane(lanes, [&](unsigned lane) { warp.memory.fence(warp, lane); });
 }
 
 // Copies 16 bytes, which lie there when the thread has waited for them; until then nobody knows what does.
@@ -163,6 +167,7 @@ void add_memory_opcodes(std::vector<Opcode>& to) {
                 .space = Space::shared,
                 .run = begin_copy});
   to.push_back({.name = "cp.async.wait_all", .run = end_copies});
+  to.push_back({.name = "membar.gl", .run = fence});
   using u32 = std::uint32_t;
   using s32 = std::int32_t;
   add_atomic<u32>(to, "add.u32", Type::u32, [](u32 a, u32 b) { return a + b; });
