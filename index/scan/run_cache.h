@@ -6,7 +6,7 @@
 
 // Decides which runs of a KV head's columns a device keeps, a run being a whole column or, of columns in planes, one
 // plane: those that were read most, counts of which a step leaves 98%. The CUDA backend decides the same to the bit
-// (gpu/cuda/kernels/select/place_runs.cu); here the decision is by itself, so that it can be looked at without a
+// (gpu/cuda/kernels/select/place_runs.cuh); here the decision is by itself, so that it can be looked at without a
 // device.
 namespace hayloft::index {
 

@@ -117,7 +117,7 @@ std::unique_ptr<AheadColumns::Use> AheadColumns::use(const offload::LayerView& v
     if (piece.layout.rank != rank || !serves(piece.serials, view)) continue;
     use->fetched_ = AheadBlocks{piece.layout, piece.memory, piece.pending};
     stop(piece, stream);
-    piece.fetched->wait(stream);
+    use->over_ = piece.fetched.get();
     break;
   }
   return use;

@@ -121,6 +121,10 @@ class AheadColumns {
     // i32 [Hkv][rank] in device memory, where the step leaves what it chooses.
     std::int32_t* choices() const { return choice_.memory; }
     const std::optional<AheadBlocks>& fetched() const { return fetched_; }
+    // Whoever reads that waits for what was on its way when the step came.
+    void wait(cudaStream_t stream) const {
+      if (over_) over_->wait(stream);
+    }
     // The choice has been left there, and is to be fetched before the next step, once, if `wanted`.
     void left(bool wanted) { choice_.wanted = wanted; }
 
@@ -134,9 +138,10 @@ class AheadColumns {
     std::unique_lock<std::recursive_mutex> lock_;
     Choice& choice_;
     std::optional<AheadBlocks> fetched_;
+    const Event* over_ = nullptr;  // behind the fetch
   };
   // Returns what a step reads that chooses `rank` whole columns of each KV head and is queued on `stream`, which stops
-  // the fetch where that is not over, and waits for what is on its way. Null where there is no room.
+  // the fetch where that is not over. Null where there is no room.
   std::unique_ptr<Use> use(const offload::LayerView& view, int rank, cudaStream_t stream);
 
   // Returns whether begin() may have something to fetch, which costs less to ask.

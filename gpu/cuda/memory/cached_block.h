@@ -61,8 +61,8 @@ struct RunLayout {
   }
 };
 
-// Says where a step takes the runs that it reads from, found by place_runs(): of each the bytes from the block's base
-// to its slot, and in the low bits how the slot stands. 0: from the host, and it stays there.
+// Says where a step takes the runs that it reads from, found by place_runs_of(): of each the bytes from the block's
+// base to its slot, and in the low bits how the slot stands. 0: from the host, and it stays there.
 inline constexpr std::uint32_t kHeld = 1;    // the slot holds the run
 inline constexpr std::uint32_t kFilled = 2;  // whoever reads the run from the host writes it to the slot
 // It has been fetched ahead, so many bytes behind where the columns of the block begin (RunPlaces::ahead).

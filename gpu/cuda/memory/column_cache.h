@@ -18,7 +18,7 @@ namespace hayloft::gpu::cuda {
 // Columns, and planes of them, in device memory: of each block those that were read most. What a block has in host
 // memory never changes, and a block is told by its serial, so that what is kept of it is right for every sequence that
 // has the block. A cached block is device memory of its own, of as many slots as there is room for when it is first
-// read; which runs its slots hold is decided on the device (kernels/select/place_runs.h), and what is read from the
+// read; which runs its slots hold is decided on the device (kernels/select/place_runs.cuh), and what is read from the
 // host fills them in passing: nothing crosses the link for the cache's sake.
 //
 // Memory is what the backend's budget leaves. Whoever needs memory gets it by spare(); blocks of sequences that were

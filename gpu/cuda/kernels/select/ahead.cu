@@ -131,7 +131,7 @@ __global__ __launch_bounds__(kAheadThreads) void place_ahead(const AheadPlaces a
     brought += shuffle_xor(brought, mask);
   }
   if (lane != 0 || used + brought == 0) return;
-  // As place_runs() counts what is held.
+  // As place_runs_of() counts what is held.
   const std::int64_t left = a.reads.tokens - block * runs.block_tokens;
   const auto tokens = static_cast<std::uint64_t>(left < runs.block_tokens ? left : runs.block_tokens);
   const auto all_tokens = static_cast<std::uint64_t>(runs.block_tokens);
@@ -153,6 +153,7 @@ void take_ahead(const AheadColumns::Use& use, const AheadReads& reads, const Run
           bytes);
     return;
   }
+  use.wait(stream);
   const AheadBlocks& fetched = *use.fetched();
   const AheadPlaces a{fetched, reads, places.blocks, use.choices()};
   if (!places.blocks) places = {fetched.table(), to, layout.kv_heads, reads.rank};

@@ -1,6 +1,9 @@
 #include "gpu/cuda/kernels/select/components.h"
 
+#include <algorithm>
+
 #include "gpu/cuda/kernels/launch.h"
+#include "gpu/cuda/kernels/select/place_runs.cuh"
 #include "gpu/cuda/kernels/warp.cuh"
 
 namespace hayloft::gpu::cuda {
@@ -139,17 +142,20 @@ __device__ inline PartialSoftmax behind(const PartialSoftmax& partials, std::int
   return {partials.max + query_heads * partials.stride, partials.sum + query_heads * partials.stride, partials.stride};
 }
 
-// Grid: (chunks of the tail, or one, KV heads), with a thread for each component that a head may have. Every block of a
-// KV head chooses, and its first one tells; then those of the first tail.heads score a chunk of the tail each. Dynamic
-// shared memory: f32 [group][rank] where there is a tail to score.
+// Grid: (chunks of the tail, or one, and behind them, from `first_placing` on, blocks that place; KV heads), with a
+// thread for each component that a head may have. Every block of a KV head chooses, and its first one tells; then those
+// of the first tail.heads score a chunk of the tail each, and a warp of the others places what is chosen in one block
+// of the store after the other. Dynamic shared memory: f32 [group][rank] where there is a tail to score.
 template <int threads>
 __global__ __launch_bounds__(threads) void choose_components_kernel(const float* q, int group, int head_dim,
                                                                     ComponentChoice choice, TailScores tail,
                                                                     std::int32_t* components, std::int32_t* planes,
-                                                                    float* weights) {
+                                                                    float* weights, const RunPlacing placing,
+                                                                    int first_placing) {
   static_assert(threads >= kTailThreads, "a chunk of the tail has a thread for each row");
   __shared__ int chosen[threads];
   __shared__ float scratch[threads / kWarp + 1];
+  __shared__ ReadRuns<threads> reads;
   const int head = blockIdx.y, i = threadIdx.x;
   const int lane = i % kWarp, warp = i / kWarp;
   const int rank = choice.rank;
@@ -170,6 +176,18 @@ __global__ __launch_bounds__(threads) void choose_components_kernel(const float*
     choose_whole<threads>(matters, head_dim, rank, chosen);
   }
   if (tells && i < rank) components[head * rank + i] = chosen[i];
+  if (const int turn = static_cast<int>(blockIdx.x) - first_placing; turn >= 0) {
+    if (i < rank) reads.runs[i] = static_cast<std::uint16_t>(chosen[i]);
+    __syncthreads();
+    mark_runs(rank, i, threads, reads);
+    __syncthreads();
+    constexpr int warps = threads / kWarp;
+    const int stride = (static_cast<int>(gridDim.x) - first_placing) * warps;
+    for (std::int64_t block = turn * warps + warp; block < placing.blocks; block += stride) {
+      if (is_kept(placing, block, head)) place_runs_of(placing, block, head, rank, reads);
+    }
+    return;
+  }
 
   for (int h = warp; h < group; h += threads / kWarp) {
     const float* query = q + h * head_dim;
@@ -209,14 +227,17 @@ __global__ __launch_bounds__(kTailThreads) void sum_tail_kernel(TailView tail, i
 
 bool choose_components(const float* q, int kv_heads, int group, int head_dim, const ComponentChoice& choice,
                        const TailScores& tail, std::int32_t* components, std::int32_t* planes, float* weights,
-                       cudaStream_t stream) {
+                       cudaStream_t stream, const RunPlacing& placing, int place_blocks) {
   const unsigned bytes = static_cast<unsigned>(group * choice.rank) * sizeof(float);
   const bool scores = tail.heads > 0 && tail.tail.tokens > 0 && bytes <= kMostWeightBytes;
-  const dim3 grid(scores ? static_cast<unsigned>(chunks_of(tail.tail.tokens)) : 1, static_cast<unsigned>(kv_heads));
+  const unsigned chunks = scores ? static_cast<unsigned>(chunks_of(tail.tail.tokens)) : 1;
   with_most_components(head_dim, [&](auto most) {
     constexpr int threads = decltype(most)::value;
+    const unsigned places = std::min(blocks_for(placing.blocks, threads / kWarp), static_cast<unsigned>(place_blocks));
+    const dim3 grid(chunks + places, static_cast<unsigned>(kv_heads));
     launch("choose_components", choose_components_kernel<threads>, {grid, threads, scores ? bytes : 0}, stream, q,
-           group, head_dim, choice, scores ? tail : TailScores(), components, planes, weights);
+           group, head_dim, choice, scores ? tail : TailScores(), components, planes, weights, placing,
+           static_cast<int>(chunks));
   });
   return scores;
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "gpu/backend.h"
+#include "gpu/cuda/kernels/select/place_runs.h"
 #include "gpu/cuda/memory/column_source.h"
 
 // Prepares what the approximate scores of SparQ (arXiv 2312.04985, section 4) need besides the columns: which of them,
@@ -35,10 +36,11 @@ struct TailScores {
 // index::plane_components(), to the bit, and then planes out i32 [Hkv][r]; weights out f32 [Hq][r], q / tau at the
 // components, 0 at those of which no plane is read; tau as Temperature says for the others, 1 where that is zero. With
 // r = d whole components those are all and q / sqrt(d), whatever it says. Returns whether the tail has been scored
-// besides, as wanted, which groups of very many query heads and components leave to sum_tail().
+// besides, as wanted, which groups of very many query heads and components leave to sum_tail(). Places what has been
+// chosen of whole components, if that is wanted, by up to `place_blocks` blocks of threads for a KV head.
 bool choose_components(const float* q, int kv_heads, int group, int head_dim, const ComponentChoice& choice,
                        const TailScores& tail, std::int32_t* components, std::int32_t* planes, float* weights,
-                       cudaStream_t stream);
+                       cudaStream_t stream, const RunPlacing& placing = {}, int place_blocks = 1);
 
 // The tail's chunks, for the query heads of KV heads [first, first + heads), whose partials begin with query
 // head `first * group`. components and weights are those of all heads.

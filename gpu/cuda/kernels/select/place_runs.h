@@ -18,10 +18,18 @@ struct RunReads {
   unsigned long long* held_bytes = nullptr;
 };
 
-// Queues what writes `places` of every block (RunPlaces::reads of them for each KV head) and counts the reads. Runs
-// that are not held take slots as index::RunCache says; such a slot counts as holding its run from here on, so whatever
-// scans the blocks next must fill it.
-void place_runs(const RunLayout& layout, const RunReads& reads, const RunPlaces& places, std::uint32_t* to,
-                std::int64_t blocks, cudaStream_t stream);
+// Says of which blocks runs are placed, and where that goes: `places` of every block (RunPlaces::reads of them for each
+// KV head). Runs that are not held take slots as index::RunCache says; such a slot counts as holding its run from here
+// on, so whatever scans the blocks next must fill it.
+struct RunPlacing {
+  RunLayout layout;
+  RunReads reads;
+  RunPlaces places;
+  std::uint32_t* to = nullptr;
+  std::int64_t blocks = 0;  // 0: nothing is placed
+};
+
+// Queues what places planes and counts the reads. Whole columns are placed by choose_components().
+void place_planes(const RunPlacing& placing, cudaStream_t stream);
 
 }  // namespace hayloft::gpu::cuda

@@ -13,6 +13,7 @@
 #include "gpu/cuda/kernels/select/place_runs.h"
 #include "gpu/cuda/kernels/select/radix_select.h"
 #include "gpu/cuda/kernels/select/scan.h"
+#include "gpu/cuda/kernels/select/stretches.h"
 #include "gpu/cuda/kernels/select/strips.h"
 #include "gpu/cuda/memory/ahead_columns.h"
 #include "gpu/cuda/memory/column_cache.h"
@@ -38,6 +39,9 @@ static_assert(kChunkKeys == kChunkTokens);
 // one at least. All 8 of a Llama-3-8B up to 1.6M tokens, 3 at a time at 4M; less where the budget is small.
 constexpr std::uint64_t kBatchesPerBudget = 64;
 
+// So many blocks of threads for each multiprocessor place what is chosen, each of which chooses anew.
+constexpr int kPlaceBlocks = 4;
+
 // With Link::both, tokens read in place for each token copied.
 constexpr std::int64_t kInPlacePerCopied = 1;
 
@@ -53,35 +57,6 @@ ColumnCount column_count(const offload::BlockLayout& layout, const SparqSelect& 
   if (!in_planes(layout.columns)) return {columns, columns};
   const int all = offload::plane_count * layout.head_dim;
   return {columns, args.bits > 0 ? std::min(args.bits, all) : offload::plane_count * columns};
-}
-
-// Positions [begin, end), whole chunks but for the store's last one, whose columns kernels may read in place, or not.
-struct Stretch {
-  std::int64_t begin;
-  std::int64_t end;
-  bool in_place;
-};
-
-// A chunk is read in place when all of its blocks are.
-std::vector<Stretch> stretches_of(const std::vector<BlockRun>& runs, const offload::LayerView& store) {
-  const std::int64_t block = store.layout->block_tokens;
-  std::vector<Stretch> stretches;
-  const auto add = [&](std::int64_t end, bool in_place) {
-    const std::int64_t begin = stretches.empty() ? 0 : stretches.back().end;
-    if (begin >= end) return;
-    if (!stretches.empty() && stretches.back().in_place == in_place) {
-      stretches.back().end = end;
-    } else {
-      stretches.push_back({begin, end, in_place});
-    }
-  };
-  for (const BlockRun& run : runs) {
-    if (run.in_place) continue;
-    add(run.begin * block / kChunkTokens * kChunkTokens, true);
-    add(std::min(chunks_of(run.end * block) * kChunkTokens, store.tokens), false);
-  }
-  add(store.tokens, true);
-  return stretches;
 }
 
 // One selection: the choice of components for all heads, then everything else for as many KV heads at a time as
@@ -117,7 +92,6 @@ class SparqSelector {
     scan_.group = group_;
     scan_.stride = stride();
     scan_.partials = {partials_, partials_ + heads_at_once_ * group_ * partial_stride(), partial_stride()};
-    choose(q);
     stretches_ = stretches_of(context.tables.runs(cache.store), cache.store);
     const bool staged = !std::ranges::all_of(stretches_, &Stretch::in_place);
     if (std::ranges::any_of(stretches_, &Stretch::in_place)) {
@@ -125,12 +99,13 @@ class SparqSelector {
       if (link_ != Link::copy) source_ = columns_in_place(context.tables.find(cache.store, stream));
     }
     if (link_ != Link::sm || staged) {
+      choose(q);
       host_chosen_ = fetch(chosen_.data(), chosen_count(), stream);
       std::optional<HostGather> gather;
       if (staged) gather.emplace(HostGather{context.staging, context.threads});
       tiles_.emplace(context, cache.store, host_chosen_, count_, gather, stream);
     } else {
-      take_cached();
+      take_cached(q);
     }
   }
 
@@ -181,7 +156,7 @@ class SparqSelector {
     return std::int64_t{cache_.kv_heads} * count_.columns * (args_.bits > 0 ? 2 : 1);
   }
 
-  void choose(const float* q) {
+  void choose(const float* q, const RunPlacing& placing = {}) {
     ComponentChoice choice;
     choice.rank = count_.columns;
     choice.bits = args_.bits;
@@ -189,7 +164,8 @@ class SparqSelector {
     if (args_.needs_planes()) choice.spread = context_.tables.find(cache_.store, stream_).spread;
     tail_scored_ = choose_components(
         q, cache_.kv_heads, group_, cache_.head_dim, choice, {cache_.tail, heads_at_once_, tail_partials()}, chosen_,
-        args_.bits > 0 ? chosen_ + cache_.kv_heads * count_.columns : nullptr, weights_, stream_);
+        args_.bits > 0 ? chosen_ + cache_.kv_heads * count_.columns : nullptr, weights_, stream_, placing,
+        std::max(1, kPlaceBlocks * context_.multiprocessors / cache_.kv_heads));
   }
 
   PartialSoftmax tail_partials() const {
@@ -197,10 +173,11 @@ class SparqSelector {
     return {all.max + store_chunks_, all.sum + store_chunks_, all.stride};
   }
 
-  // Takes what the device keeps of the columns. Comes last of what takes memory, which might else be taken of that.
-  void take_cached() {
+  // Chooses components, and takes what the device keeps of their columns. Comes last of what takes memory, which might
+  // else be taken of that.
+  void take_cached(const float* q) {
     const offload::LayerView& store = cache_.store;
-    if (!context_.columns.keeps(store)) return;
+    if (!context_.columns.keeps(store)) return choose(q);
     const auto blocks = static_cast<std::int64_t>(store.blocks.size());
     places_.emplace(context_, blocks * cache_.kv_heads * count_.runs, stream_);
     if (wants_strips()) {
@@ -210,12 +187,16 @@ class SparqSelector {
     cached_ = context_.columns.use(cache_, stream_);
     if (!cached_ || !cuda_keeps_strips(cached_->slots(), count_.runs, cache_.head_dim)) strips_.reset();
     const RunLayout layout(*store.layout);
+    RunPlacing placing;
     if (cached_) {
       source_.cached = {cached_->blocks(), *places_, cache_.kv_heads, count_.runs};
       const RunReads reads{scan_.components, scan_.planes,    count_.columns, in_planes(store.layout->columns),
                            store.tokens,     args_.held_bytes};
-      place_runs(layout, reads, source_.cached, *places_, blocks, stream_);
+      placing = {layout, reads, source_.cached, *places_, blocks};
     }
+    const bool whole = !in_planes(store.layout->columns);  // planes take longer to choose than a launch takes
+    choose(q, whole ? placing : RunPlacing());
+    if (cached_ && !whole) place_planes(placing, stream_);
     if (strips_) {
       scan_.strip_max = strips_->max();
       scan_.strip_stride = strips_->stride();
@@ -323,7 +304,8 @@ class SparqSelector {
     passes_.clear();
     Keys keys{keys_, key_chunk_max_, stride(), partial_stride(), args_.limit};
     if (strips_) {
-      weighing.in.strips = in.strips = keys.strips = strips_->list(softmax_, lists, args_.k, args_.limit);
+      weighing.in.strips = in.strips = keys.strips =
+          strips_->list(softmax_, lists, args_.k, args_.limit);
       keys.places = strips_->places();
       ColumnScan again = scan_;
       again.head = first;
