@@ -88,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Step{"SparqOfShortListsKept", "sparq:r=4:k=32", 12, false, true},
                       Step{"SparqOfLongLists", "sparq:r=4:k=32", 13, true},
                       Step{"SparqOfLongListsKept", "sparq:r=4:k=32", 14, true, true},
-                      Step{"SparqByStrips", "sparq:r=4:k=2", 16, true, true},
+                      Step{"SparqByStrips", "sparq:r=4:k=2", 15, true, true},
                       Step{"SparqOfShortListsFetchedAhead", "sparq:r=4:k=32", 13, false, false, gpu::Link::sm, 0, true},
                       Step{"SparqByCopies", "sparq:r=4:k=32", 14, true, false, gpu::Link::copy, 1}),
     test::by_value);

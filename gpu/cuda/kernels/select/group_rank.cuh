@@ -25,7 +25,7 @@ struct HeadSoftmax {
 __device__ inline void group_offsets(const HeadSoftmax* heads, int group, float* offsets) {
   double top = -static_cast<double>(__builtin_inff());
   for (int h = 0; h < group; ++h) top = fmax(top, heads[h].reach - heads[h].log_sum);
-  for (int h = threadIdx.x; h < group; h += kSelectThreads) {
+  for (int h = threadIdx.x; h < group; h += static_cast<int>(blockDim.x)) {
     offsets[h] = static_cast<float>(heads[h].log_sum + top);
   }
 }

@@ -305,7 +305,7 @@ class SparqSelector {
     Keys keys{keys_, key_chunk_max_, stride(), partial_stride(), args_.limit};
     if (strips_) {
       weighing.in.strips = in.strips = keys.strips =
-          strips_->list(softmax_, lists, args_.k, args_.limit);
+          strips_->list(softmax_, lists, args_.k, args_.limit, passes_.counters(1));
       keys.places = strips_->places();
       ColumnScan again = scan_;
       again.head = first;

@@ -45,7 +45,8 @@ class StripBounds {
 
   // Queues what lists, for so many lists, the strips that may have one of the k best below the limit, and all at and
   // behind it. The softmaxes are those of the lists' query heads; at least k whole strips lie below the limit.
-  Strips list(const HeadSoftmax* softmax, int lists, int k, std::int64_t limit) const;
+  // counters: [lists], 0 before.
+  Strips list(const HeadSoftmax* softmax, int lists, int k, std::int64_t limit, unsigned* counters) const;
 
  private:
   const Context& context_;
