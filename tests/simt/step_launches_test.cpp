@@ -84,12 +84,12 @@ TEST_P(StepLaunches, AreSoManyALayerAndTakeNoMemoryAndOneWait) {
 INSTANTIATE_TEST_SUITE_P(
     Methods, StepLaunches,
     ::testing::Values(Step{"Dense", "dense", 7}, Step{"DenseByCopies", "dense", 7, false, false, gpu::Link::copy},
-                      Step{"SparqOfShortLists", "sparq:r=4:k=32", 11},
-                      Step{"SparqOfShortListsKept", "sparq:r=4:k=32", 12, false, true},
-                      Step{"SparqOfLongLists", "sparq:r=4:k=32", 13, true},
-                      Step{"SparqOfLongListsKept", "sparq:r=4:k=32", 14, true, true},
-                      Step{"SparqByStrips", "sparq:r=4:k=2", 15, true, true},
-                      Step{"SparqOfShortListsFetchedAhead", "sparq:r=4:k=32", 13, false, false, gpu::Link::sm, 0, true},
+                      Step{"SparqOfShortLists", "sparq:r=4:k=32", 10},
+                      Step{"SparqOfShortListsKept", "sparq:r=4:k=32", 11, false, true},
+                      Step{"SparqOfLongLists", "sparq:r=4:k=32", 12, true},
+                      Step{"SparqOfLongListsKept", "sparq:r=4:k=32", 13, true, true},
+                      Step{"SparqByStrips", "sparq:r=4:k=2", 14, true, true},
+                      Step{"SparqOfShortListsFetchedAhead", "sparq:r=4:k=32", 12, false, false, gpu::Link::sm, 0, true},
                       Step{"SparqByCopies", "sparq:r=4:k=32", 14, true, false, gpu::Link::copy, 1}),
     test::by_value);
 

@@ -2,21 +2,16 @@
 
 #include <cstdint>
 
-#include "gpu/cuda/kernels/select/components.h"
 #include "gpu/cuda/kernels/select/group_rank.cuh"
 #include "gpu/cuda/kernels/warp.cuh"
 
 // From the selection to alpha.
 namespace hayloft::gpu::cuda {
 
-// Logits f32 [batch Hq][stride] of the store's positions, or of those of its listed strips, and the softmax of the
-// chunks of all.
+// Logits f32 [batch Hq][stride] of the store's positions, or of those of its listed strips.
 struct Logits {
   const float* logits = nullptr;
   std::int64_t stride = 0;
-  PartialSoftmax partials;  // [batch Hq][partials.stride]: the store's chunks, then the tail's
-  std::int64_t store_chunks = 0;
-  std::int64_t tail_chunks = 0;
   int group = 0;
   Strips strips = {};
 

@@ -4,6 +4,8 @@
 #include <cstdint>
 
 #include "gpu/cuda/kernels/columns/columns.cuh"
+#include "gpu/cuda/kernels/last_block.cuh"
+#include "gpu/cuda/kernels/select/normalise.cuh"
 #include "gpu/cuda/kernels/select/scan.h"
 #include "gpu/cuda/kernels/warp.cuh"
 #include "gpu/cuda/memory/column_source.h"
@@ -126,6 +128,10 @@ __device__ inline void fetch_scales(const ColumnSource& source, int head, const 
     }
   }
 }
+
+// Static shared memory of scan_columns.
+inline constexpr unsigned kScanStaticBytes = (kNormalisedHeads * kScanThreads / kWarp + 4) * sizeof(float);
+static_assert(kScanThreads == kSelectThreads);
 
 // Says where a lane's tokens of the chosen components are, which score_lane() takes in their order: turn(j) comes
 // before at(j) and so many behind it. Where something keeps what has come, keep() is told it.
@@ -280,15 +286,18 @@ __device__ inline void load_weights(const ColumnScan& scan, int head, int first,
 
 // Grid: tiles (as many blocks as are useful, each takes every gridDim.x-th), KV heads, and pieces of G query heads of
 // the group. G is the group size rounded up to a power of two; heads beyond the group have zero weights.
-// Cached: whether some runs come from the device.
+// Cached: whether some runs come from the device. The last block of a KV head normalises, if that is wanted.
 template <offload::ColumnFormat format, int G, bool Cached>
-__global__ __launch_bounds__(kScanThreads, G > 4 ? 1 : 2) void scan_columns(ColumnSource source, ColumnScan scan) {
+__global__ __launch_bounds__(kScanThreads, G > 4 ? 1 : 2) void scan_columns(ColumnSource source, ColumnScan scan,
+                                                                            Normalising normalising) {
   constexpr bool scaled = kScaled<format>;
   constexpr float infinity = __builtin_inff();
   const int padded = padded_rank<G>(scan.rank);
   float* weights = reinterpret_cast<float*>(dynamic_shared());
   unsigned* offsets = reinterpret_cast<unsigned*>(weights + padded * G);
   f16* scales = reinterpret_cast<f16*>(offsets + padded);
+  __shared__ float scratch[kNormalisedHeads * kScanThreads / kWarp];
+  __shared__ bool last;
   const int head = scan.head + static_cast<int>(blockIdx.y);
   const int first = static_cast<int>(blockIdx.z) * G;  // of the group
   const int heads = scan.group - first < G ? scan.group - first : G;
@@ -347,6 +356,13 @@ __global__ __launch_bounds__(kScanThreads, G > 4 ? 1 : 2) void scan_columns(Colu
       }
       write_parts<G, true>(s, heads, row, (start + chunk) / kChunkTokens, scan);
     }
+  }
+  if (!normalising.out) return;
+  const int list = head - scan.first_head;
+  if (!is_last_block(normalising.counters + list, gridDim.x * gridDim.z, last)) return;
+  for (int h = 0; h < scan.group; h += kNormalisedHeads) {
+    const int count = scan.group - h < kNormalisedHeads ? scan.group - h : kNormalisedHeads;
+    normalise_heads<kNormalisedHeads>(normalising, scan.partials, std::int64_t{list} * scan.group + h, count, scratch);
   }
 }
 

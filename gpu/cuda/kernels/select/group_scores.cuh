@@ -4,43 +4,16 @@
 
 #include "gpu/backend.h"
 #include "gpu/cuda/kernels/select/alpha.cuh"
+#include "gpu/cuda/kernels/select/normalise.cuh"
 #include "gpu/cuda/kernels/warp.cuh"
 
 // From each query head's logits to one score per position and KV head.
 namespace hayloft::gpu::cuda {
 
-// One block per query head of the batch: its softmax from its partials, always in the same order, but for log_sum that
-// of ranked_by, where there is one. `selectable` is the number of chunks before the limit. sinks: CacheView's, of the
-// batch.
-__global__ __launch_bounds__(kSelectThreads) void normalise(Logits in, std::int64_t selectable, SoftmaxPart ranked_by,
-                                                            const float* sinks, HeadSoftmax* out) {
-  __shared__ float scratch[kSelectThreads / kWarp + 1];
-  constexpr float infinity = __builtin_inff();
-  const std::int64_t chunks = in.store_chunks + in.tail_chunks;
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * in.partials.stride;
-  float max = -infinity, reach = -infinity;
-  for (std::int64_t c = threadIdx.x; c < chunks; c += kSelectThreads) {
-    const float x = in.partials.max[row + c];
-    max = fmaxf(max, x);
-    if (c < selectable) reach = fmaxf(reach, x);
-  }
-  max = block_max(max, scratch);
-  if (sinks) max = fmaxf(max, sinks[blockIdx.x]);
-  reach = block_max(reach, scratch);
-  float store = 0, tail = 0;
-  for (std::int64_t c = threadIdx.x; c < chunks; c += kSelectThreads) {
-    const float x = in.partials.max[row + c];
-    const float part = x == max ? in.partials.sum[row + c] : in.partials.sum[row + c] * expf(x - max);
-    (c < in.store_chunks ? store : tail) += part;
-  }
-  store = block_sum(store, scratch);
-  tail = block_sum(tail, scratch);
-  if (threadIdx.x != 0) return;
-  if (sinks) tail += expf(sinks[blockIdx.x] - max);
-  const float sum = store + tail;
-  const float by_max = ranked_by.max ? ranked_by.max[blockIdx.x] : max;
-  const float by_sum = ranked_by.max ? ranked_by.sum[blockIdx.x] : sum;
-  out[blockIdx.x] = {max, sum, tail, reach, by_max + log(static_cast<double>(by_sum))};
+// One block per query head of the batch.
+__global__ __launch_bounds__(kSelectThreads) void normalise(PartialSoftmax partials, Normalising a) {
+  __shared__ float scratch[kSelectThreads / kWarp];
+  normalise_heads<1>(a, partials, blockIdx.x, 1, scratch);
 }
 
 // The group's score of every position of [0, limit) as a key, the largest key of each chunk, and the histogram of the
@@ -49,7 +22,8 @@ __global__ __launch_bounds__(kSelectThreads) void normalise(Logits in, std::int6
 // [group].
 __global__ __launch_bounds__(kSelectThreads) void rank_positions(Logits in, const HeadSoftmax* heads, bool sum_logits,
                                                                  std::int64_t limit, unsigned* keys,
-                                                                 unsigned* key_chunk_max, unsigned* histogram) {
+                                                                 unsigned* key_chunk_max, std::int64_t chunk_stride,
+                                                                 unsigned* histogram) {
   __shared__ unsigned bins[kBins];
   float* const offsets = reinterpret_cast<float*>(dynamic_shared());
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -70,8 +44,8 @@ __global__ __launch_bounds__(kSelectThreads) void rank_positions(Logits in, cons
         score[i] += sum_logits ? float_of(words[i]) : share_of(float_of(words[i]), offset);
       }
     }
-    keep_keys(score, limit - position, keys + list * in.stride + position,
-              key_chunk_max + list * in.partials.stride + chunk, bins);
+    keep_keys(score, limit - position, keys + list * in.stride + position, key_chunk_max + list * chunk_stride + chunk,
+              bins);
   }
   merge_bins(bins, histogram + list * kBins);
 }

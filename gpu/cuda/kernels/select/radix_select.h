@@ -15,7 +15,8 @@ class RadixSelect {
 
   void clear();  // histograms and counters; before each selection
   unsigned* histogram(int level) const { return zeroed_ + static_cast<std::int64_t>(level) * lists_ * kBins; }
-  // Returns what blocks count themselves by, [lists], for one launch: 0 is the passes' own, 1 that of who makes keys.
+  // Returns what blocks count themselves by, [lists], for one launch: 0 is the passes' own, the others are for who
+  // makes keys.
   unsigned* counters(int which) const { return histogram(kLevels) + static_cast<std::int64_t>(which) * lists_; }
 
   // Returns the grid for passes over the chunks of `lists` lists of `limit` keys: blocks enough to fill the device
@@ -26,13 +27,14 @@ class RadixSelect {
   void select(const Keys& keys, int lists, int k, std::int32_t* positions, const Weighing& weighing = {});
 
  private:
-  static std::int64_t zeroed(int lists) { return (std::int64_t{kLevels} * kBins + 2) * lists; }
+  static constexpr int kCounters = 3;
+  static std::int64_t zeroed(int lists) { return (std::int64_t{kLevels} * kBins + kCounters) * lists; }
   std::int64_t most_blocks() const;
 
   const Context& context_;
   cudaStream_t stream_;
   int lists_;
-  Scratch<unsigned> zeroed_;   // histograms [kLevels][lists][kBins], then counters [2][lists]
+  Scratch<unsigned> zeroed_;   // histograms [kLevels][lists][kBins], then counters [kCounters][lists]
   Scratch<Cut> cuts_;          // [kLevels - 1][lists]
   Scratch<unsigned> reaches_;  // [lists][blocks of a pass][kLastBins + 1], as many as pass_grid() has
 };

@@ -9,6 +9,24 @@
 
 namespace hayloft::gpu::cuda {
 
+struct HeadSoftmax;
+
+// Says how the softmaxes of a batch's query heads are made of their partials: those of the store's chunks, then the
+// tail's.
+struct Normalising {
+  std::int64_t store_chunks = 0;
+  std::int64_t tail_chunks = 0;
+  std::int64_t selectable = 0;   // chunks before the limit
+  SoftmaxPart ranked_by;         // whose log-sum-exp takes the place of the batch's own, where there is one
+  const float* sinks = nullptr;  // CacheView's, of the batch
+  HeadSoftmax* out = nullptr;    // [batch Hq]; null: nothing is wanted
+  unsigned* counters = nullptr;  // [batch Hkv], 0 before
+};
+// Query heads of a KV head whose partials a thread of a scan asks for together, and up to how many a scan normalises:
+// more take the last block longer than a launch takes.
+inline constexpr int kNormalisedHeads = 4;
+inline constexpr int kMostNormalised = 8;
+
 // Says what is scored, and where the results go. Heads are those of one batch: blockIdx.y = 0 is KV head `first_head`.
 struct ColumnScan {
   const std::int32_t* components = nullptr;  // [Hkv][r]
@@ -41,12 +59,13 @@ int most_scanned(const Context& context, offload::ColumnFormat format);
 bool strips_fit(const Context& context, offload::ColumnFormat format, int rank, int group);
 
 // Queues the scan of so many KV heads, those from scan.head on. With source.cached some runs come from the device, in
-// blocks of kChunkTokens or more.
+// blocks of kChunkTokens or more. Where that scans all of a batch whose tail has been scored, the last block of a KV
+// head normalises, if that is wanted; columns in planes leave it to others.
 void launch_scan(const Context& context, offload::ColumnFormat format, const ColumnSource& source,
-                 const ColumnScan& scan, int heads, cudaStream_t stream);
+                 const ColumnScan& scan, int heads, cudaStream_t stream, const Normalising& normalising = {});
 // Launches that one.
 void launch_cached_scan(const Context& context, offload::ColumnFormat format, const ColumnSource& source,
-                        const ColumnScan& scan, int heads, cudaStream_t stream);
+                        const ColumnScan& scan, int heads, cudaStream_t stream, const Normalising& normalising);
 
 // Says what the listed strips are ranked by, and where their keys go: those of a Keys whose strips they are.
 struct StripRank {

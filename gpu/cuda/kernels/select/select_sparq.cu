@@ -125,11 +125,13 @@ class SparqSelector {
     for (int first = 0; first < cache_.kv_heads; first += heads_at_once_) {
       const int heads = std::min(heads_at_once_, cache_.kv_heads - first);
       first_logits_ = args_.scores ? args_.scores + std::int64_t{first} * group_ * stride() : logits_.data();
-      if (scans) scan(first, heads);
       const SparqPart part = part_from(first);
+      passes_.clear();
+      const Normalising normalising = normalising_of(first, given ? part.ranked_by : SoftmaxPart());
+      const bool normalised = scans && scan(first, heads, normalising);
       std::int32_t* const lists = positions + static_cast<std::int64_t>(first) * args_.k;
       float* const weighs = part.wanted() ? nullptr : alpha + static_cast<std::int64_t>(first) * group_;
-      const Logits in = select(first, heads, given ? part.ranked_by : SoftmaxPart(), lists, weighs);
+      const Logits in = select(first, heads, normalised ? Normalising() : normalising, lists, weighs);
       if (!part.wanted()) continue;
       const std::int32_t* const places = strips_ ? strips_->places() : lists;
       launch("tell_part", tell_part, {static_cast<unsigned>(heads * group_), kSelectThreads}, stream_, in, softmax_,
@@ -226,30 +228,43 @@ class SparqSelector {
            strips_fit(context_, of, count_.columns, group_);
   }
 
-  // Logits and partial softmaxes of KV heads [first, first + heads).
-  void scan(int first, int heads) {
-    scan_.first_head = first;
-    scan_.logits = strips_ ? nullptr : first_logits_;
-    {
-      const Stage stage(context_.stages, "column scan", stream_);
-      if (!tiles_) {
-        scan_range(source_, {first, 0, cache_.store.tokens}, heads);
-      } else {
-        scan_tiles(first, heads);
-      }
-    }
-    if (std::exchange(tail_scored_, false)) return;
-    const Stage stage(context_.stages, "tail scores", stream_);
-    sum_tail(cache_.tail, cache_.head_dim, chosen_, weights_, count_.columns, group_, first, heads, tail_partials(),
-             stream_);
+  // The softmaxes of the query heads from KV head `first` on.
+  Normalising normalising_of(int first, const SoftmaxPart& ranked_by) const {
+    return {store_chunks_,
+            tail_chunks_,
+            chunks_of(args_.limit),
+            ranked_by,
+            cache_.sinks ? cache_.sinks + std::int64_t{first} * group_ : nullptr,
+            softmax_,
+            passes_.counters(2)};
   }
 
-  void scan_range(const ColumnSource& source, const ColumnRange& range, int heads) {
+  // Logits and partial softmaxes of KV heads [first, first + heads). Returns whether it has normalised them, too.
+  bool scan(int first, int heads, const Normalising& normalising) {
+    if (!std::exchange(tail_scored_, false)) {
+      const Stage stage(context_.stages, "tail scores", stream_);
+      sum_tail(cache_.tail, cache_.head_dim, chosen_, weights_, count_.columns, group_, first, heads, tail_partials(),
+               stream_);
+    }
+    const Stage stage(context_.stages, "column scan", stream_);
+    scan_.first_head = first;
+    scan_.logits = strips_ ? nullptr : first_logits_;
+    if (tiles_) {
+      scan_tiles(first, heads);
+      return false;
+    }
+    const bool normalises = group_ <= kMostNormalised && !in_planes(cache_.store.layout->columns);
+    scan_range(source_, {first, 0, cache_.store.tokens}, heads, normalises ? normalising : Normalising());
+    return normalises;
+  }
+
+  void scan_range(const ColumnSource& source, const ColumnRange& range, int heads,
+                  const Normalising& normalising = {}) {
     ColumnScan scan = scan_;
     scan.head = range.head;
     scan.begin = range.begin;
     scan.end = range.end;
-    launch_scan(context_, cache_.store.layout->columns, source, scan, heads, stream_);
+    launch_scan(context_, cache_.store.layout->columns, source, scan, heads, stream_, normalising);
   }
 
   // Columns that are not read in place come in tiles. With Link::both some of the tiles' turns are read in place: while
@@ -287,21 +302,21 @@ class SparqSelector {
     }
   }
 
-  // Selects for the KV heads from `first` on, and weighs that into `alpha`, where there is one. Returns the logits that
-  // there are.
-  Logits select(int first, int lists, const SoftmaxPart& ranked_by, std::int32_t* positions, float* alpha) {
+  // Selects for the KV heads from `first` on, behind their softmaxes, if these are still to be made, and weighs that
+  // into `alpha`, where there is one. Returns the logits that there are.
+  Logits select(int first, int lists, const Normalising& normalising, std::int32_t* positions, float* alpha) {
     const Stage stage(context_.stages, "selection", stream_);
-    Logits in{first_logits_, stride(), scan_.partials, store_chunks_, tail_chunks_, group_};
+    Logits in{first_logits_, stride(), group_};
     const auto all = static_cast<unsigned>(lists);
-    const std::int64_t chunks = chunks_of(args_.limit);
-    launch("normalise", normalise, {all * static_cast<unsigned>(group_), kSelectThreads}, stream_, in, chunks,
-           ranked_by, cache_.sinks ? cache_.sinks + std::int64_t{first} * group_ : nullptr, softmax_);
+    if (normalising.out) {
+      launch("normalise", normalise, {all * static_cast<unsigned>(group_), kSelectThreads}, stream_, scan_.partials,
+             normalising);
+    }
     Weighing weighing{in, softmax_, args_.limit, cache_.store.tokens, alpha};
     if (args_.k == 0) {
       if (alpha) launch("weigh_selection", weigh_selection, {all, kSelectThreads}, stream_, weighing);
       return in;
     }
-    passes_.clear();
     Keys keys{keys_, key_chunk_max_, stride(), partial_stride(), args_.limit};
     if (strips_) {
       weighing.in.strips = in.strips = keys.strips =
@@ -316,7 +331,8 @@ class SparqSelector {
     } else {
       const unsigned offsets = static_cast<unsigned>(group_) * sizeof(float);
       launch("rank_positions", rank_positions, {passes_.pass_grid(lists, args_.limit), kSelectThreads, offsets},
-             stream_, in, softmax_, ranks_by_logits(), args_.limit, keys_, key_chunk_max_, passes_.histogram(0));
+             stream_, in, softmax_, ranks_by_logits(), args_.limit, keys_, key_chunk_max_, partial_stride(),
+             passes_.histogram(0));
     }
     passes_.select(keys, lists, args_.k, positions, weighing);
     return in;

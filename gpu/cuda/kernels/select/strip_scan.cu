@@ -42,7 +42,7 @@ bool strips_fit(const Context& context, offload::ColumnFormat format, int rank, 
     if constexpr (!in_planes(of)) {
       most = with_block_heads(group, [&](auto heads) {
         return std::max(strip_shared_bytes<of, heads()>(rank) + kStripStaticBytes,
-                        scan_shared_bytes<of, heads()>(rank));
+                        scan_shared_bytes<of, heads()>(rank) + kScanStaticBytes);
       });
     }
   });
