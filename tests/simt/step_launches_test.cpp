@@ -23,6 +23,7 @@ struct Step {
   gpu::Link link = gpu::Link::sm;
   int waits_of_layer = 0;
   bool fetched = false;  // columns, ahead, of which none are kept
+  offload::ColumnFormat columns = offload::ColumnFormat::f16;
 };
 
 std::ostream& operator<<(std::ostream& out, const Step& step) {
@@ -64,6 +65,7 @@ TEST_P(StepLaunches, AreSoManyALayerAndTakeNoMemoryAndOneWait) {
   runtime::SessionOptions options;
   options.cache.block_tokens = 256;
   options.cache.window = 16;
+  options.cache.columns = GetParam().columns;
   Session session(model, arena, options);
   std::vector<std::int32_t> tokens(600);
   std::mt19937 random(3);
@@ -88,6 +90,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Step{"SparqOfShortListsKept", "sparq:r=4:k=32", 11, false, true},
                       Step{"SparqOfLongLists", "sparq:r=4:k=32", 12, true},
                       Step{"SparqOfLongListsKept", "sparq:r=4:k=32", 13, true, true},
+                      Step{"SparqOverPlanesKept", "sparq:r=4:k=32", 15, true, true, gpu::Link::sm, 0, false,
+                           offload::ColumnFormat::planes},
                       Step{"SparqByStrips", "sparq:r=4:k=2", 14, true, true},
                       Step{"SparqOfShortListsFetchedAhead", "sparq:r=4:k=32", 12, false, false, gpu::Link::sm, 0, true},
                       Step{"SparqByCopies", "sparq:r=4:k=32", 14, true, false, gpu::Link::copy, 1}),

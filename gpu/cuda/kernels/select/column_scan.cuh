@@ -357,12 +357,15 @@ __global__ __launch_bounds__(kScanThreads, G > 4 ? 1 : 2) void scan_columns(Colu
       write_parts<G, true>(s, heads, row, (start + chunk) / kChunkTokens, scan);
     }
   }
-  if (!normalising.out) return;
-  const int list = head - scan.first_head;
-  if (!is_last_block(normalising.counters + list, gridDim.x * gridDim.z, last)) return;
-  for (int h = 0; h < scan.group; h += kNormalisedHeads) {
-    const int count = scan.group - h < kNormalisedHeads ? scan.group - h : kNormalisedHeads;
-    normalise_heads<kNormalisedHeads>(normalising, scan.partials, std::int64_t{list} * scan.group + h, count, scratch);
+  if constexpr (G <= kMostNormalisedHeads) {
+    if (!normalising.out) return;
+    const int list = head - scan.first_head;
+    if (!is_last_block(normalising.counters + list, gridDim.x * gridDim.z, last)) return;
+    constexpr int together = G < kNormalisedHeads ? 1 : kNormalisedHeads;
+    for (int h = 0; h < scan.group; h += together) {
+      const int count = scan.group - h < together ? scan.group - h : together;
+      normalise_heads<together>(normalising, scan.partials, std::int64_t{list} * scan.group + h, count, scratch);
+    }
   }
 }
 

@@ -116,13 +116,16 @@ __device__ inline void score_tail_chunk(const TailView& tail, int head_dim, int 
   for (int first_of_few = 0; first_of_few < group; first_of_few += kTailHeads) {
     const float* const weight = weights + static_cast<std::int64_t>(first_of_few) * rank;
     float scores[kTailHeads];
+    HAYLOFT_UNROLL
     for (int i = 0; i < kTailHeads; ++i) scores[i] = live ? 0 : -infinity;
     for (int j = 0; live && j < rank; ++j) {
       const float k = widen(key[components[j]]);
+      HAYLOFT_UNROLL
       for (int i = 0; i < kTailHeads; ++i) {
         if (first_of_few + i < group) scores[i] = fmaf(weight[i * rank + j], k, scores[i]);
       }
     }
+    HAYLOFT_UNROLL
     for (int i = 0; i < kTailHeads; ++i) {
       const int h = first_of_few + i;
       if (h >= group) continue;
@@ -147,11 +150,9 @@ __device__ inline PartialSoftmax behind(const PartialSoftmax& partials, std::int
 // of the first tail.heads score a chunk of the tail each, and a warp of the others places what is chosen in one block
 // of the store after the other. Dynamic shared memory: f32 [group][rank] where there is a tail to score.
 template <int threads>
-__global__ __launch_bounds__(threads) void choose_components_kernel(const float* q, int group, int head_dim,
-                                                                    ComponentChoice choice, TailScores tail,
-                                                                    std::int32_t* components, std::int32_t* planes,
-                                                                    float* weights, const RunPlacing placing,
-                                                                    int first_placing) {
+__global__ __launch_bounds__(threads, threads > 256 ? 1 : 4) void choose_components_kernel(
+    const float* q, int group, int head_dim, ComponentChoice choice, TailScores tail, std::int32_t* components,
+    std::int32_t* planes, float* weights, const RunPlacing placing, int first_placing) {
   static_assert(threads >= kTailThreads, "a chunk of the tail has a thread for each row");
   __shared__ int chosen[threads];
   __shared__ float scratch[threads / kWarp + 1];
@@ -184,7 +185,7 @@ __global__ __launch_bounds__(threads) void choose_components_kernel(const float*
     constexpr int warps = threads / kWarp;
     const int stride = (static_cast<int>(gridDim.x) - first_placing) * warps;
     for (std::int64_t block = turn * warps + warp; block < placing.blocks; block += stride) {
-      if (is_kept(placing, block, head)) place_runs_of(placing, block, head, rank, reads);
+      place_runs_of(placing, block, head, reads, [=] { return rank; });
     }
     return;
   }

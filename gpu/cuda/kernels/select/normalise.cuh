@@ -33,10 +33,12 @@ __device__ inline void normalise_heads(const Normalising& a, const PartialSoftma
     __syncthreads();
   };
   const auto largest = [&](float(&x)[most]) {
-    reduce(x, [](float own) { return warp_max(own); }, [](float one, float other) { return fmaxf(one, other); });
+    reduce(
+        x, [](float own) { return warp_max(own); }, [](float one, float other) { return fmaxf(one, other); });
   };
   const auto sum_up = [&](float(&x)[most]) {
-    reduce(x, [](float own) { return warp_sum(own); }, [](float one, float other) { return one + other; });
+    reduce(
+        x, [](float own) { return warp_sum(own); }, [](float one, float other) { return one + other; });
   };
 
   const std::int64_t chunks = a.store_chunks + a.tail_chunks, row = first * partials.stride;

@@ -39,17 +39,15 @@ __device__ inline int list_runs(const RunReads& from, int kv_head, ReadRuns<most
 
 // A warp for each pair of a block and a KV head, which has up to `most` runs.
 template <int most>
-__global__ __launch_bounds__(kPlaceThreads) void place_planes_kernel(const RunPlacing a) {
+__global__ __launch_bounds__(kPlaceThreads, 3) void place_planes_kernel(const RunPlacing a) {
   __shared__ ReadRuns<most> reads_of_warp[kPlaceWarps];
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const std::int64_t pair = static_cast<std::int64_t>(blockIdx.x) * kPlaceWarps + warp;
   if (pair >= a.blocks * a.layout.kv_heads) return;
   const std::int64_t block = pair / a.layout.kv_heads;
   const int kv_head = static_cast<int>(pair % a.layout.kv_heads);
-  if (!is_kept(a, block, kv_head)) return;
   ReadRuns<most>& reads = reads_of_warp[warp];
-  const int count = list_runs(a.reads, kv_head, reads);
-  place_runs_of(a, block, kv_head, count, reads);
+  place_runs_of(a, block, kv_head, reads, [&] { return list_runs(a.reads, kv_head, reads); });
 }
 
 }  // namespace

@@ -49,23 +49,22 @@ __device__ inline void mark_runs(int count, int thread, int threads, ReadRuns<mo
   }
 }
 
-// Returns whether anything is kept of a block; if not, says so of what is read. A warp calls it.
-__device__ inline bool is_kept(const RunPlacing& a, std::int64_t block, int kv_head) {
-  if (a.places.blocks[block].base != nullptr) return true;
-  std::uint32_t* const places = a.to + (block * a.layout.kv_heads + kv_head) * a.places.reads;
-  for (int i = static_cast<int>(threadIdx.x) % kWarp; i < a.places.reads; i += kWarp) places[i] = 0;
-  return false;
-}
-
-// Places the `count` runs that are read of a KV head in a block that has slots. A warp calls it.
-template <int most>
-__device__ inline void place_runs_of(const RunPlacing& a, std::int64_t block, int kv_head, int count,
-                                     const ReadRuns<most>& reads) {
+// Places the runs that are read of a KV head in a block, how many of which list() says where any are kept. A warp calls
+// it.
+template <int most, class List>
+__device__ inline void place_runs_of(const RunPlacing& a, std::int64_t block, int kv_head, const ReadRuns<most>& reads,
+                                     const List& list) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const RunLayout& layout = a.layout;
   const RunReads& from = a.reads;
   std::uint32_t* const places = a.to + (block * layout.kv_heads + kv_head) * a.places.reads;
   const CachedBlock cached = a.places.blocks[block];
+  if (cached.base == nullptr) {
+    for (int i = lane; i < a.places.reads; i += kWarp) places[i] = 0;
+    return;
+  }
+  const int count = list();
+
   float* const use = reinterpret_cast<float*>(cached.base) + kv_head * layout.runs;
   auto* const slot_of = reinterpret_cast<std::uint16_t*>(cached.base + layout.use_bytes()) + kv_head * layout.runs;
   auto* const held = reinterpret_cast<std::uint16_t*>(cached.base + layout.run_offset()) + kv_head * cached.slots;

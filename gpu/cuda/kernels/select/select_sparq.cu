@@ -253,7 +253,8 @@ class SparqSelector {
       scan_tiles(first, heads);
       return false;
     }
-    const bool normalises = group_ <= kMostNormalised && !in_planes(cache_.store.layout->columns);
+    const bool normalises = group_ <= kMostNormalisedHeads && group_ * partial_stride() <= kMostNormalised &&
+                            !in_planes(cache_.store.layout->columns);
     scan_range(source_, {first, 0, cache_.store.tokens}, heads, normalises ? normalising : Normalising());
     return normalises;
   }
