@@ -20,8 +20,9 @@ constexpr int chunk_tokens = 256;
 // Per unit of work, from scripts/kernel-costs for sm_89. Instructions are of warps: of SASS for work that grows with
 // the context, of PTX for the launches that a layer has once. Bytes are those that threads name, each once where a
 // cache has them for the second time. Names beside them are those that kernels had when they were counted: a pass over
-// keys now does what narrow_cut and add_up_tallies did, choose_components what sum_tail did, attend_rows what
-// sum_values did.
+// keys now does what narrow_cut, add_up_tallies and tally_chunks did, choose_components what sum_tail did, attend_rows
+// what sum_values did, and the last block of a scan, of bounds and of what writes positions what normalise, list_strips
+// and weigh_selection did.
 struct Cost {
   const char* stage;
   double instructions;
@@ -89,7 +90,7 @@ constexpr double listed_strips = 4;
 constexpr Cost choosing{"components", 57747, 39424, 0, counted_kv_heads};              // choose_components
 constexpr Cost tail_scores{"components", 103616, 1310976, 0, counted_kv_heads};        // the same, sum_tail once
 constexpr Cost narrowing{"selection", 3 * 10341.0, 3 * 65731.0, 0, counted_kv_heads};  // narrow_cut, three times
-constexpr Cost alpha{"alpha", 58560, 360576, 0, counted_kv_heads* counted_group};
+constexpr Cost alpha{"selection", 58560, 360576, 0, counted_kv_heads};                 // weigh_selection
 constexpr Cost merging[] = {
     {"merge", 42368, 540672, 0, counted_kv_heads * 4},               // sum_values
     {"merge", 140192, 1102848, 0, counted_kv_heads* counted_group},  // merge_states
@@ -125,14 +126,26 @@ constexpr double product_instructions[] = {95.4, 0, 139, 184, 122, 157, 186, 0, 
 // The kernels that one layer launches, as tests/simt/step_launches_test.cpp counts them, with four products of weights
 // that are packed alike and without the chunks of what is streamed; of recurrent layers, 18 as docs/internals/cuda.md
 // once counted, less the three that sums, flag and norms are spared. One kernel selects from short lists, where others
-// take four, and one each finds out which columns and which rows the device keeps; two kernels, two copies and two
-// that set memory fetch columns ahead. Each of them is assumed to cost a step launch_ms.
-constexpr double launches_of_selecting = 19, launches_of_kept = 1, launches_of_strips = 2, launches_of_others = 10,
-                 launches_of_recurrent = 15, launches_of_fetched = 6, launches_spared_by_short_lists = 3;
+// take three, one lists strips, and one finds out which rows the device keeps, as another does of planes; two kernels,
+// two copies and two that set memory fetch columns ahead. A kernel of its own normalises where the scan does not. Each
+// of them is assumed to cost a step launch_ms.
+constexpr double launches_of_selecting = 16, launches_of_kept = 1, launches_of_strips = 1, launches_of_others = 10,
+                 launches_of_recurrent = 15, launches_of_fetched = 6, launches_spared_by_short_lists = 2,
+                 launches_of_normalising = 1;
 constexpr double short_list_tokens = 65536;
 constexpr double launches_of_further = 3;  // tokens of a pass: attention to the tail and to the store, and the merge
 constexpr double launch_ms = 0.003;
 constexpr double near_rate = 40;  // GB/s of the machine's memory: four fifths of two channels of DDR4-3200
+
+// Returns whether the last block of a KV head's scan normalises (gpu/cuda/kernels/select/scan.h).
+bool scan_normalises(const DecodeStep& step) {
+  constexpr double most_partials = 8192;
+  constexpr int most_heads = 8;
+  const ModelConfig& config = *step.config;
+  const double lists = std::max(1, config.global_layers() * config.kv_heads);
+  const double chunks = static_cast<double>(step.counters.positions_scored) / lists / chunk_tokens;
+  return !in_planes(step.columns) && config.group_size() <= most_heads && config.group_size() * chunks <= most_partials;
+}
 
 class Roofline {
  public:
@@ -272,7 +285,8 @@ void add_ranking(const DecodeStep& step, const RelativeShape& shape, double ahea
   if (sparq || planes) roofline.add(with_blocks(scaled(tail_scores, heads), shape.kv), layers, as_shaped);
   const Basis selected = sparq || planes ? as_shaped : Basis::scaled;
   roofline.add(with_blocks(scaled(narrowing, heads), shape.kv), layers, selected);
-  const auto add_selection = [&](const Cost& cost, double units, Basis basis) {
+  const auto add_selection = [&](Cost cost, double units, Basis basis) {
+    if (cost.blocks > counted_kv_heads && scan_normalises(step)) cost.blocks = counted_kv_heads;
     roofline.add(with_blocks(scaled(cost, shape.group), cost.blocks > counted_kv_heads ? heads : shape.kv), units,
                  basis);
   };
@@ -287,7 +301,7 @@ void add_ranking(const DecodeStep& step, const RelativeShape& shape, double ahea
   } else {
     for (const Cost& cost : selection) add_selection(cost, chunks, selected);
   }
-  if (sparq) roofline.add(with_blocks(scaled(alpha, heads), heads), layers, as_shaped);
+  if (sparq) roofline.add(with_blocks(scaled(alpha, heads), shape.kv), layers, as_shaped);
 }
 
 }  // namespace
@@ -348,12 +362,14 @@ std::vector<PredictedStage> predict_stages(const DecodeStep& step, const GpuCard
   }
   const double recurrent = static_cast<double>(std::count(config.recurrent.begin(), config.recurrent.end(), true));
   const double list = static_cast<double>(step.counters.positions_scored) / std::max(1.0, layers * config.kv_heads);
-  const double selecting = launches_of_selecting +
-                           (step.by_strips > 0          ? launches_of_strips
-                            : list <= short_list_tokens ? -launches_spared_by_short_lists
-                                                        : 0) +
-                           (ahead > 0 ? launches_of_fetched : 0) +
-                           launches_of_kept * ((step.columns_held > 0 ? 1 : 0) + (step.rows_held > 0 ? 1 : 0));
+  const bool planes = in_planes(step.columns);
+  const double selecting =
+      launches_of_selecting + (scan_normalises(step) ? 0 : launches_of_normalising) +
+      (step.by_strips > 0          ? launches_of_strips
+       : list <= short_list_tokens ? -launches_spared_by_short_lists
+                                   : 0) +
+      (ahead > 0 ? launches_of_fetched : 0) +
+      launches_of_kept * ((planes && step.columns_held > 0 ? 1 : 0) + (step.rows_held > 0 ? 1 : 0));
   roofline.launch(layers * (selects ? selecting : launches_of_others) + recurrent * launches_of_recurrent +
                   (config.layers - layers - recurrent) * launches_of_others +
                   (config.layers - recurrent) * (tokens - 1) * launches_of_further);
