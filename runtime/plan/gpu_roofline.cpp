@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <initializer_list>
 #include <iterator>
 
@@ -137,14 +138,13 @@ constexpr double launches_of_further = 3;  // tokens of a pass: attention to the
 constexpr double launch_ms = 0.003;
 constexpr double near_rate = 40;  // GB/s of the machine's memory: four fifths of two channels of DDR4-3200
 
-// Returns whether the last block of a KV head's scan normalises (gpu/cuda/kernels/select/scan.h).
+// Returns whether the last block of a KV head's scan normalises, if the newest tokens are a chunk.
 bool scan_normalises(const DecodeStep& step) {
-  constexpr double most_partials = 8192;
-  constexpr int most_heads = 8;
   const ModelConfig& config = *step.config;
   const double lists = std::max(1, config.global_layers() * config.kv_heads);
   const double chunks = static_cast<double>(step.counters.positions_scored) / lists / chunk_tokens;
-  return !in_planes(step.columns) && config.group_size() <= most_heads && config.group_size() * chunks <= most_partials;
+  return !in_planes(step.columns) && config.group_size() <= gpu::cuda_most_normalised_heads &&
+         config.group_size() * (std::ceil(chunks) + 1) <= static_cast<double>(gpu::cuda_most_normalised);
 }
 
 class Roofline {
@@ -286,7 +286,9 @@ void add_ranking(const DecodeStep& step, const RelativeShape& shape, double ahea
   const Basis selected = sparq || planes ? as_shaped : Basis::scaled;
   roofline.add(with_blocks(scaled(narrowing, heads), shape.kv), layers, selected);
   const auto add_selection = [&](Cost cost, double units, Basis basis) {
-    if (cost.blocks > counted_kv_heads && scan_normalises(step)) cost.blocks = counted_kv_heads;
+    if (cost.blocks > counted_kv_heads && scan_normalises(step)) {
+      cost.stage = "column scan", cost.blocks = counted_kv_heads;
+    }
     roofline.add(with_blocks(scaled(cost, shape.group), cost.blocks > counted_kv_heads ? heads : shape.kv), units,
                  basis);
   };

@@ -60,7 +60,7 @@ class ColumnCache {
   // Returns whether columns of such a store are kept at all: blocks have serials, and at least kChunkTokens tokens.
   bool keeps(const offload::LayerView& view) const;
   // Returns the table of the cached blocks [blocks of the view] in device memory, if it is up to date; else null. It
-  // stays until AheadColumns::wait().
+  // stays until AheadColumns::settle(), which whoever frees it calls.
   const CachedBlock* known_blocks(const offload::LayerView& view) const;
   // Nothing where there is no room. What uses it is queued on `stream`.
   std::unique_ptr<Use> use(const CacheView& cache, cudaStream_t stream);

@@ -5,10 +5,10 @@
 #include "gpu/cuda/kernels/select/group_rank.cuh"
 #include "gpu/cuda/kernels/warp.cuh"
 
-// From the selection to alpha.
+// Makes alpha of a selection.
 namespace hayloft::gpu::cuda {
 
-// Logits f32 [batch Hq][stride] of the store's positions, or of those of its listed strips.
+// Holds logits f32 [batch Hq][stride] of the store's positions, or of those of its listed strips.
 struct Logits {
   const float* logits = nullptr;
   std::int64_t stride = 0;

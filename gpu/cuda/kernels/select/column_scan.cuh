@@ -129,7 +129,7 @@ __device__ inline void fetch_scales(const ColumnSource& source, int head, const 
   }
 }
 
-// Static shared memory of scan_columns.
+// Counts the bytes of static shared memory that scan_columns has.
 inline constexpr unsigned kScanStaticBytes = (kNormalisedHeads * kScanThreads / kWarp + 4) * sizeof(float);
 static_assert(kScanThreads == kSelectThreads);
 
@@ -357,7 +357,7 @@ __global__ __launch_bounds__(kScanThreads, G > 4 ? 1 : 2) void scan_columns(Colu
       write_parts<G, true>(s, heads, row, (start + chunk) / kChunkTokens, scan);
     }
   }
-  if constexpr (G <= kMostNormalisedHeads) {
+  if constexpr (G <= cuda_most_normalised_heads) {
     if (!normalising.out) return;
     const int list = head - scan.first_head;
     if (!is_last_block(normalising.counters + list, gridDim.x * gridDim.z, last)) return;

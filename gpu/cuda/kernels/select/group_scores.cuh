@@ -50,7 +50,7 @@ __global__ __launch_bounds__(kSelectThreads) void rank_positions(Logits in, cons
   merge_bins(bins, histogram + list * kBins);
 }
 
-// A block per KV head of the batch: alpha of a selection of none.
+// Writes alpha of a selection of none, a block that of a KV head of the batch.
 __global__ __launch_bounds__(kSelectThreads) void weigh_selection(Weighing a) {
   __shared__ float sums[kWeighedHeads * (kSelectThreads / kWarp)];
   weigh_list<kSelectThreads>(a, static_cast<int>(blockIdx.x), nullptr, 0, sums);

@@ -6,18 +6,18 @@
 #include "gpu/cuda/kernels/select/scan.h"
 #include "gpu/cuda/kernels/warp.cuh"
 
-// From the partial softmaxes of query heads to one of each.
+// Makes one softmax of the partial ones of a query head.
 namespace hayloft::gpu::cuda {
 
-// The softmaxes of `count` query heads of the batch from `first` on, at most `most`, always in the same order, by
-// kSelectThreads threads. Contains barriers. scratch: shared [most][kSelectThreads / kWarp].
+// Writes the softmaxes of `count` query heads of the batch from `first` on, at most `most`, always in the same order,
+// by kSelectThreads threads. Contains barriers. scratch: shared [most][kSelectThreads / kWarp].
 template <int most>
 __device__ inline void normalise_heads(const Normalising& a, const PartialSoftmax& partials, std::int64_t first,
                                        int count, float* scratch) {
   constexpr float infinity = __builtin_inff();
   constexpr int warps = kSelectThreads / kWarp;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  // Over the block, of each head.
+  // Brings each head's values of the block together.
   const auto reduce = [&](float(&x)[most], const auto& of_warp, const auto& of_both) {
     HAYLOFT_UNROLL
     for (int h = 0; h < most; ++h) {

@@ -127,8 +127,8 @@ struct Passes {
   unsigned* written = nullptr;           // [lists] blocks that have written their positions, 0 before
 
   __device__ const unsigned* histogram(int level) const { return histograms + level * level_bins; }
-  // Returns of a block's run of chunks how many keys start with the cut's bits and have so many as their last ones or
-  // more, or start with more; and behind these how many start with more.
+  // Returns where a block says of its run of chunks how many keys start with the cut's bits and have so many as their
+  // last ones or more, or start with more; and behind these how many start with more.
   __device__ unsigned* reach(int row, unsigned block) const {
     return reaches + (static_cast<std::int64_t>(row) * gridDim.x + block) * (kLastBins + 1);
   }

@@ -26,7 +26,7 @@ void launch_scan(const Context& context, const ColumnSource& source, const Colum
              " bytes of shared memory, and a block of this GPU has ", context.block_shared_bytes,
              ": take a lower r, or columns of another format");
     }
-    if (all > 48 * 1024) allow_shared(name, kernel, all);
+    if (all > 48 * 1024) allow_shared(name, kernel, shared);
     const std::int64_t tiles = (scan.end - scan.begin + tile - 1) / tile;
     const std::int64_t useful = std::max(1, blocks_per_multiprocessor * context.multiprocessors / heads);
     const dim3 grid(static_cast<unsigned>(std::min(tiles, useful)), static_cast<unsigned>(heads),

@@ -6,6 +6,7 @@
 #include "gpu/cuda/kernels/select/components.h"
 #include "gpu/cuda/kernels/select/strips.h"
 #include "gpu/cuda/memory/column_source.h"
+#include "gpu/cuda_memory.h"
 
 namespace hayloft::gpu::cuda {
 
@@ -22,11 +23,8 @@ struct Normalising {
   HeadSoftmax* out = nullptr;    // [batch Hq]; null: nothing is wanted
   unsigned* counters = nullptr;  // [batch Hkv], 0 before
 };
-// Query heads of a KV head whose partials a thread of a scan asks for together, and how many partials of a KV head the
-// last block of its scan takes at most: it alone takes longer for more than a launch does.
+// Counts the query heads of a KV head whose partials a thread of a scan asks for together.
 inline constexpr int kNormalisedHeads = 4;
-inline constexpr std::int64_t kMostNormalised = 8192;
-inline constexpr int kMostNormalisedHeads = 8;  // of a KV head: scans of more have no registers left for it
 
 // Says what is scored, and where the results go. Heads are those of one batch: blockIdx.y = 0 is KV head `first_head`.
 struct ColumnScan {

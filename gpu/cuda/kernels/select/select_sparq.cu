@@ -253,7 +253,7 @@ class SparqSelector {
       scan_tiles(first, heads);
       return false;
     }
-    const bool normalises = group_ <= kMostNormalisedHeads && group_ * partial_stride() <= kMostNormalised &&
+    const bool normalises = group_ <= cuda_most_normalised_heads && group_ * partial_stride() <= cuda_most_normalised &&
                             !in_planes(cache_.store.layout->columns);
     scan_range(source_, {first, 0, cache_.store.tokens}, heads, normalises ? normalising : Normalising());
     return normalises;

@@ -15,7 +15,7 @@ void launch_strips(const Context& context, const ColumnSource& source, const Col
   constexpr int blocks_per_multiprocessor = 4;
   const unsigned shared = strip_shared_bytes<format, G>(scan.rank);
   const unsigned all = shared + kStripStaticBytes;
-  if (all > 48 * 1024) allow_shared("rank_strips", rank_strips<format, G>, all);
+  if (all > 48 * 1024) allow_shared("rank_strips", rank_strips<format, G>, shared);
   const std::int64_t chunks = (rank.strips.stride + kWarpStrips - 1) / kWarpStrips;
   const unsigned useful =
       static_cast<unsigned>(std::max(1, blocks_per_multiprocessor * context.multiprocessors / heads));

@@ -33,7 +33,7 @@ struct Bounding {
   Strips out;
 };
 
-// The bounds of strips [0, below) of a list as keys, by all blocks of it.
+// Makes keys of the bounds of strips [0, below) of a list, by all blocks of it.
 //
 // Where scores are sums of logits, the scan has the best one itself. Where they are sums of softmaxes, terms are
 // positive: a query head's largest logit belongs to a position whose score is at least that term, and no position's
