@@ -66,9 +66,9 @@ inline bool cuda_wants_strips(std::int64_t limit, int k, int group, offload::Col
          !in_planes(columns);
 }
 // So many partial softmaxes of a KV head, one of each chunk of the store and the tail, the last block of its scan takes
-// at most: it alone takes longer for more than a launch does. Scans of more query heads have no registers left for it.
+// at most: it alone takes longer for more than a launch does.
 inline constexpr std::int64_t cuda_most_normalised = 8192;
-inline constexpr int cuda_most_normalised_heads = 8;
+inline constexpr int cuda_most_normalised_heads = 8;  // of a KV head; scans of more have no registers left for it
 // Returns whether most of what is left is read from the device again: a cache with room for twice the columns of a step
 // has nine tenths of those (docs/device-cache.md). slots: of a KV head that every block has.
 inline bool cuda_keeps_strips(int slots, int columns, int head_dim) {

@@ -27,16 +27,17 @@ cudaError_t queue_kernel(const cudaLaunchConfig_t& config, const void* kernel, s
     const auto raised = runtime.shared_limits.find(kernel);
     const std::size_t limit = raised == runtime.shared_limits.end() ? default_shared_bytes : raised->second;
     if (config.dynamicSmemBytes > limit) return cudaErrorInvalidValue;
+    const std::size_t with_static = raised == runtime.shared_limits.end() ? limit : runtime.device.shared_bytes;
     if (!runtime.known(config.stream)) return cudaErrorInvalidResourceHandle;
     if (runtime.launches[kernel]++ == 0 && runtime.held()) {
       runtime.kernel_failed(function_name(kernel) + ": launched first behind a kernel that holds its stream");
       return cudaErrorLaunchFailure;
     }
     const Grid grid{config.gridDim, config.blockDim, config.dynamicSmemBytes};
-    const auto run = [&runtime, grid, kernel, limit, body = std::move(body), arguments = std::move(arguments)] {
-      const std::string failure =
-          ptx::enabled() ? ptx::launch(function_name(kernel), grid, arguments, limit, runtime.memory, runtime.random)
-                         : run_grid(grid, kernel, body, runtime.random);
+    const auto run = [&runtime, grid, kernel, with_static, body = std::move(body), arguments = std::move(arguments)] {
+      const std::string failure = ptx::enabled() ? ptx::launch(function_name(kernel), grid, arguments, with_static,
+                                                               runtime.memory, runtime.random)
+                                                 : run_grid(grid, kernel, body, runtime.random);
       if (!failure.empty()) runtime.kernel_failed(function_name(kernel) + ": " + failure);
     };
     runtime.queue_kernel(config.stream, kernel, run);

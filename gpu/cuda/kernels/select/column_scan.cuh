@@ -284,6 +284,8 @@ __device__ inline void load_weights(const ColumnScan& scan, int head, int first,
   }
 }
 
+namespace {  // so that the fibers' double guards its static shared memory
+
 // Grid: tiles (as many blocks as are useful, each takes every gridDim.x-th), KV heads, and pieces of G query heads of
 // the group. G is the group size rounded up to a power of two; heads beyond the group have zero weights.
 // Cached: whether some runs come from the device. The last block of a KV head normalises, if that is wanted.
@@ -369,4 +371,5 @@ __global__ __launch_bounds__(kScanThreads, G > 4 ? 1 : 2) void scan_columns(Colu
   }
 }
 
+}  // namespace
 }  // namespace hayloft::gpu::cuda
