@@ -7,7 +7,7 @@
 #include "tests/simt/device/control.h"
 #include "tests/support/random_packed.h"
 
-// Which way a prompt's products of packed weights go, by the device, and that it makes no difference.
+// Prompts multiply packed weights in ways that go by the device and make no difference.
 namespace hayloft::simt {
 namespace {
 

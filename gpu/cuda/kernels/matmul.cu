@@ -183,8 +183,8 @@ Way way_of(const Context& context, const MatrixProduct& product) {
 // Inputs are f32. A few tokens meet weights that are not packed in f32. More go through tensor cores, which want both
 // sides of one type: inputs are rounded to that of the weights (relative error 2^-11 for f16, and 2^-8 for bf16),
 // products and sums stay f32. f32 weights are multiplied in f32. Packed weights are numbers of f16 when many tokens
-// meet them: unpacked in registers, or into panels where the matrix library has instructions for tensor cores that a
-// warp by itself has not.
+// meet them: they are unpacked in registers, or into panels where tensor cores want more than warps by themselves bring
+// them.
 void CudaBackend::matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream queue) {
   const cudaStream_t stream = native(queue);
   if (T <= 0 || w.rows <= 0) return;

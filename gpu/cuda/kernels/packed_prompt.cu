@@ -33,7 +33,8 @@ struct FewTokens {
   static constexpr int products = 8;  // of tensor cores, a warp's at a time
   static constexpr int tokens = products * kTokensOfProduct;
 };
-// Where both are many each warp has a tile of its own, and inputs of two chunks at a time lie in shared memory for all.
+// Says it where both are many: each warp has a tile of its own, and inputs of two chunks at a time lie in shared
+// memory.
 struct ManyTokens {
   static constexpr bool many = true;
   static constexpr int block_tiles = kPromptWarps;

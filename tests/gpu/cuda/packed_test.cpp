@@ -212,8 +212,8 @@ TEST_F(PackedTest, ProductsThatGoTogetherAreEachThatOfOne) {
   }
 }
 
-// Experts of a mixture have them: each with tokens of its own behind those of the others, more than one kernel takes,
-// one of them a token too few for tensor cores.
+// Experts of a mixture have tokens of their own, each behind those of the others: here more experts than one kernel
+// takes, one of them with a token too few for tensor cores.
 TEST_F(PackedTest, ProductsOfExpertsAreEachThatOfOne) {
   constexpr int cols = 256, rows = 37;
   constexpr int tokens[] = {17, 40, 65, 130, 16, 64, 18};
@@ -243,7 +243,7 @@ TEST_F(PackedTest, ProductsOfExpertsAreEachThatOfOne) {
   EXPECT_EQ(together, download<float>(*cuda, y));
 }
 
-// Blocks of many tokens have it on every device.
+// On every device, so large a product has blocks of many tokens.
 TEST_F(PackedTest, AProductThatFillsTheDeviceIsTheCpus) {
   int multiprocessors = 0;
   ASSERT_EQ(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0), cudaSuccess);

@@ -20,9 +20,9 @@ enum class Races : std::uint8_t {
 // the block between them, or one of their warp when they are of one; or of two blocks. Two atomics are no race.
 // Shuffles and votes order no memory. Every byte remembers its last write and the reads since.
 //
-// What a block has done before a barrier comes before what another does behind one, where a thread of the first has a
-// fence behind that barrier and then an atomic, and one of the other an atomic at the same address, later, and then a
-// fence before its barrier.
+// It takes what a block has done before a barrier to come before what another does behind one, where a thread of the
+// first has a fence behind that barrier and then an atomic, and one of the other an atomic at the same address, later,
+// and then a fence before its barrier.
 //
 // read() and write() throw Fault for the second of the two threads, which names the first. One launch at a time.
 class RaceDetector {
@@ -82,7 +82,7 @@ class RaceDetector {
   std::uint32_t block_;
   std::uint32_t now_;
   std::unordered_map<std::uint64_t, Spans> told_{};  // of what has been done when an atomic came to an address
-  // Of this block:
+  // These are this block's.
   std::unordered_map<std::uint32_t, std::uint32_t> fences_{};  // the moment of each thread's last one
   std::unordered_map<std::uint32_t, Spans> heard_{};           // by threads whose fence is still to come
   Spans arriving_{};                                           // at the next barrier

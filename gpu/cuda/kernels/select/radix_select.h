@@ -10,7 +10,7 @@ namespace hayloft::gpu::cuda {
 // with their top bits, and select() does the rest.
 class RadixSelect {
  public:
-  // For up to `lists` lists.
+  // Has room for `lists` lists.
   RadixSelect(const Context& context, int lists, cudaStream_t stream);
 
   void clear();  // histograms and counters; before each selection

@@ -9,7 +9,7 @@
 
 namespace hayloft::gpu::cuda {
 
-// Positions [begin, end), whole chunks but for the store's last one, whose columns kernels may read in place, or not.
+// Says of positions [begin, end), whole chunks but for the store's last one, whether kernels read columns in place.
 struct Stretch {
   std::int64_t begin;
   std::int64_t end;
