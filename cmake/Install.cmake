@@ -11,7 +11,7 @@ set(public_headers
     offload/store/quantise.h offload/store/rows.h offload/store/shard.h offload/store/store.h
     offload/snapshot/snapshot.h offload/snapshot/writer.h
     index/ann/ann.h index/scan/exact_search.h index/scan/kept_scores.h index/scan/ranking_options.h index/scan/run_cache.h index/scan/search.h index/scan/sparq_query.h
-    gpu/backend.h gpu/packed.h gpu/products.h gpu/sparse_causal.h gpu/buffer.h gpu/device_options.h gpu/cuda_memory.h gpu/gated_delta.h gpu/hot_reads.h gpu/layer_steps.h gpu/link_choice.h gpu/make_backend.h gpu/rest_step.h
+    gpu/backend.h gpu/packed.h gpu/products.h gpu/sparse_causal.h gpu/buffer.h gpu/device_options.h gpu/cuda_memory.h gpu/gated_delta.h gpu/hot_reads.h gpu/layer_steps.h gpu/link_choice.h gpu/make_backend.h gpu/rest_step.h gpu/step.h
     runtime/chat/chat_template.h runtime/tokenizer/end_of_turn.h runtime/tokenizer/text_stream.h runtime/tokenizer/tokenizer.h
     runtime/checkpoint/architecture.h runtime/checkpoint/config.h runtime/checkpoint/rope.h runtime/checkpoint/safetensors.h runtime/checkpoint/weights/expert_placement.h runtime/checkpoint/weights/weights.h
     runtime/decode/draft_head.h runtime/decode/draft_length.h runtime/decode/drafting.h runtime/decode/lookup.h runtime/decode/prefill_read.h runtime/peers/communicator.h runtime/cluster/rank_attender.h

@@ -16,6 +16,7 @@
 #include "gpu/products.h"
 #include "gpu/rest_step.h"
 #include "gpu/sparse_causal.h"
+#include "gpu/step.h"
 #include "index/scan/search.h"
 #include "index/scan/sparq_query.h"
 #include "offload/host/threads.h"
@@ -257,6 +258,8 @@ class Backend {
   virtual Stream load_stream() { return stream(); }
   virtual Stream spill_stream() { return stream(); }
   virtual void order(Stream /* before */, Stream /* after */) {}
+  // The calling thread begins a step of so many tokens. Null where that makes no difference.
+  virtual std::unique_ptr<Step> begin_step(int /*tokens*/) { return nullptr; }
 
   // Memory. allocate throws Error when the device budget is exhausted; contents are undefined.
   virtual Buffer allocate(std::uint64_t bytes, Stream stream) = 0;

@@ -48,6 +48,8 @@ struct CudaOptions {
   std::uint64_t mass_bytes = cuda_mass_bytes;
   // Keeps the scratch of a step for the next one. False: the driver has it back each time, which tests watch.
   bool keep_steps = true;
+  // Gives the device the kernels of a step several at a time (gpu/cuda/api/step_graphs.h).
+  bool step_graphs = true;
   // Called, once, with what the user should know and did not ask for: memory that could not be pinned. May be null.
   std::function<void(const std::string&)> on_warning = nullptr;
 };

@@ -92,7 +92,7 @@ LinkChoice way_over(LinkChoice link) {
 }
 
 void queue_copy(void* to, const void* from, std::uint64_t bytes, cudaStream_t stream) {
-  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync", bytes);
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, in_order(stream)), "cudaMemcpyAsync", bytes);
 }
 
 }  // namespace
@@ -101,6 +101,7 @@ CudaBackend::CudaBackend(const offload::Threads& threads, const CudaOptions& opt
     : threads_(threads),
       device_(open_device(options.device)),
       pin_host_(options.kv_host == KvHost::automatic || options.kv_host == KvHost::pinned),
+      graphs_(device_, compute_, options.step_graphs),
       arena_(make_arena(device_, arena_budget(options.memory_bytes, options.sharers))),
       pins_(std::make_shared<HostPins>(options.kv_host, device_, threads, options.on_warning)),
       staging_(kPieceBytes, kPieces),
@@ -165,6 +166,10 @@ std::uint64_t CudaBackend::scratch_bytes(const ScratchShape& shape) const {
   return std::max(set_aside, cuda_scratch_bytes(shape)) - set_aside;
 }
 
+std::unique_ptr<Step> CudaBackend::begin_step(int tokens) {
+  return tokens <= cuda_tokens_as_alone ? graphs_.begin() : nullptr;
+}
+
 Buffer CudaBackend::allocate(std::uint64_t bytes, Stream stream) {
   return Buffer(this, arena_.allocate(bytes, native(stream)), bytes, stream);
 }
@@ -177,10 +182,11 @@ void CudaBackend::to_device(void* device, const void* host, std::uint64_t bytes,
   upload(device, host, bytes, native(stream));
 }
 
-void CudaBackend::to_host(void* host, const void* device, std::uint64_t bytes, Stream stream) {
+void CudaBackend::to_host(void* host, const void* device, std::uint64_t bytes, Stream queue) {
   if (bytes == 0) return;
-  check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, native(stream)), "cudaMemcpyAsync", bytes);
-  synchronize(stream);
+  const cudaStream_t stream = in_order(native(queue));
+  check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync", bytes);
+  HAYLOFT_CUDA(cudaStreamSynchronize(stream));
 }
 
 void CudaBackend::queue_to_device(void* device, const void* host, std::uint64_t bytes, Stream stream) {
@@ -210,7 +216,7 @@ void CudaBackend::copy(void* to, const void* from, std::uint64_t bytes, Stream s
 }
 
 void CudaBackend::synchronize(Stream stream) {
-  HAYLOFT_CUDA(cudaStreamSynchronize(native(stream)));
+  HAYLOFT_CUDA(cudaStreamSynchronize(in_order(native(stream))));
 }
 
 void CudaBackend::release(void* data, std::uint64_t bytes, Stream stream) noexcept {

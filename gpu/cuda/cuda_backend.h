@@ -10,6 +10,7 @@
 #include "gpu/cuda/api/cublas.h"
 #include "gpu/cuda/api/device.h"
 #include "gpu/cuda/api/stage_clock.h"
+#include "gpu/cuda/api/step_graphs.h"
 #include "gpu/cuda/context.h"
 #include "gpu/cuda/memory/ahead_columns.h"
 #include "gpu/cuda/memory/column_cache.h"
@@ -47,6 +48,7 @@ class CudaBackend final : public Backend {
   Stream load_stream() override { return {copies_}; }
   Stream spill_stream() override { return {spills_}; }
   void order(Stream before, Stream after) override { order_(native(before), native(after)); }
+  std::unique_ptr<Step> begin_step(int tokens) override;
 
   Buffer allocate(std::uint64_t bytes, Stream stream) override;
   Buffer allocate_weights(std::uint64_t bytes, Stream stream) override;
@@ -123,6 +125,7 @@ class CudaBackend final : public Backend {
   OwnedStream compute_;
   OwnedStream copies_;
   OwnedStream spills_;
+  StepGraphs graphs_;
   StreamOrder order_;
   StageClock stages_;
   DeviceArena arena_;

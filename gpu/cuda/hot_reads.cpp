@@ -95,7 +95,7 @@ void CudaBackend::warm(const CacheView& cache, const HotReads& hot, Stream queue
   const Scratch<std::int32_t> positions(context_, static_cast<std::int64_t>(lists.size()), stream);
   const Scratch<float> q(context_, static_cast<std::int64_t>(2 * width), stream);  // and what comes out
   upload(positions.data(), lists.data(), lists.size() * sizeof(std::int32_t), stream);
-  HAYLOFT_CUDA(cudaMemsetAsync(q.data(), 0, width * sizeof(float), stream));
+  HAYLOFT_CUDA(cudaMemsetAsync(q.data(), 0, width * sizeof(float), in_order(stream)));
   Attended what;
   what.positions = positions;
   what.lists = cache.kv_heads;

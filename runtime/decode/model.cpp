@@ -178,6 +178,7 @@ void Model::forward(Cache& cache, Workspace& workspace, std::span<const std::int
   const Activations act = prepare(workspace, T);
   clear_flag(workspace.flag);
   const Uncommitted uncommitted{cache};
+  const std::unique_ptr<gpu::Step> step = backend_->begin_step(T);
 
   if (T == 1) fetch_ahead(-1, cache);
   embed(tokens.data(), T, act.hidden);
@@ -190,6 +191,7 @@ void Model::forward(Cache& cache, Workspace& workspace, std::span<const std::int
     const std::vector<ExpertTokens> chosen =
         mlp(layer, act, act.hidden + (T - rows) * H, rows, {norm_behind(layer), &workspace.flag});
     if (T == 1) show_experts(layer, chosen, 0, cache.tokens(), attention);
+    if (step) step->part_ends();
   }
   if (want != Want::none) {
     output(workspace, act, rows);

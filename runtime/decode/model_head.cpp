@@ -45,6 +45,7 @@ const float* Model::predict_behind(Cache& cache, Workspace& workspace, std::int3
   NoGlobalLayer policy;
   check_ids({&token, 1});
   const Uncommitted uncommitted{cache};
+  const std::unique_ptr<gpu::Step> step = backend_->begin_step(1);
   const Activations act = prepare(workspace, 1);
   clear_flag(workspace.flag);
   join(workspace, {&token, 1}, state, act);

@@ -29,6 +29,7 @@ void Model::forward_together(std::span<ModelStep> steps, Workspace& workspace) c
       }
     }
   };
+  const std::unique_ptr<gpu::Step> together = backend_->begin_step(static_cast<int>(most));
   Activations act{};
   guard(steps, [&] {
     act = prepare(workspace, static_cast<int>(most));
@@ -98,6 +99,7 @@ void Model::forward_together(std::span<ModelStep> steps, Workspace& workspace) c
         show_experts(layer, chosen, static_cast<std::int32_t>(row), step.cache->tokens(), *step.attention);
         flag_nonfinite(act.hidden + row * H, H, layer, flags[static_cast<std::size_t>(row)]);
       });
+      if (together) together->part_ends();
     });
   }
   each_group([&](std::span<ModelStep> group, std::span<NanFlag> flags) {

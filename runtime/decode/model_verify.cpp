@@ -27,11 +27,13 @@ int Model::verify(Cache& cache, Workspace& workspace, std::span<const std::int32
   clear_flag(workspace.flag);
   const Uncommitted uncommitted{cache};
   cache.hold_pending();
+  std::unique_ptr<gpu::Step> step = backend_->begin_step(T);
 
   embed(tokens.data(), T, act.hidden);
   for (int layer = 0; layer < config_.layers; ++layer) {
     attend(layer, cache, workspace, act, T, T, attention, layer > 0);
     mlp(layer, act, act.hidden, T, {norm_behind(layer), &workspace.flag});
+    if (step) step->part_ends();
   }
   output(workspace, act, T);
   auto* const logits = workspace.logits.as<float>();

@@ -31,9 +31,9 @@ class IngestOnALostDevice : public ::testing::Test {
     memory.listener = cuda->pinning();
     offload::Arena arena(topology, memory);
     const Model model(needle_model, *cuda);
-    first_launch = launches();
+    first_launch = calls("cudaLaunchKernelEx");
     const IngestResult result = ingest({model, tokenizer, needle_model}, arena, text, path, options);
-    last_launch = launches();
+    last_launch = calls("cudaLaunchKernelEx");
     return result;
   }
 
@@ -59,15 +59,15 @@ TEST_F(IngestOnALostDevice, GoesOnFromTheLastCheckpointToTheSameContext) {
   const std::string expected = digest(whole);
   const std::int64_t begin = first_launch, work = last_launch - first_launch;
 
-  // Lost at a late launch, and at a copy halfway.
+  // Lost at a late launch, of a kernel by itself and of several, and at a copy halfway.
   struct Loss {
     const char* call;
     std::int64_t at;
     std::int64_t saved;  // tokens that must have been by then: a chunk less than have been read
   };
-  const std::int64_t copies = calls("cudaMemcpyAsync");
-  for (const Loss& loss :
-       {Loss{"cudaLaunchKernelEx", begin + work * 7 / 8, chunk}, Loss{"cudaMemcpyAsync", copies / 2, 0}}) {
+  const std::int64_t copies = calls("cudaMemcpyAsync"), graphs = calls("cudaGraphLaunch");
+  for (const Loss& loss : {Loss{"cudaLaunchKernelEx", begin + work * 7 / 8, chunk},
+                           Loss{"cudaGraphLaunch", graphs, chunk}, Loss{"cudaMemcpyAsync", copies / 2, 0}}) {
     SCOPED_TRACE(std::string(loss.call) + " " + std::to_string(loss.at));
     const std::filesystem::path path = folder / "lost.hay";
     const std::filesystem::path part = folder / "lost.hay.part";

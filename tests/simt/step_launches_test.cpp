@@ -1,4 +1,6 @@
 #include <filesystem>
+#include <initializer_list>
+#include <numeric>
 #include <random>
 
 #include "runtime/decode/session.h"
@@ -6,8 +8,8 @@
 #include "tests/simt/device/control.h"
 #include "tests/support/parameter_name.h"
 
-// Counts what a decode step asks of the driver: kernels a layer, pieces of memory, waits. runtime/plan/gpu_roofline.cpp
-// has the same numbers of kernels.
+// Counts what a decode step asks of the driver: kernels a layer, pieces of memory, waits, and in how many calls it is
+// given its work. runtime/plan/gpu_roofline.cpp has the same numbers of kernels.
 namespace hayloft::simt {
 namespace {
 
@@ -24,6 +26,10 @@ struct Step {
   int waits_of_layer = 0;
   bool fetched = false;  // columns, ahead, of which none are kept
   offload::ColumnFormat columns = offload::ColumnFormat::f16;
+  // Calls that launch a graph, and all others that queue something: a kernel by itself, a copy, an event.
+  int graphs = 3;
+  int others = 3;
+  int told_of_layer = 4;  // kernels of a layer's graphs, at most, whose arguments change
 };
 
 std::ostream& operator<<(std::ostream& out, const Step& step) {
@@ -33,12 +39,21 @@ std::ostream& operator<<(std::ostream& out, const Step& step) {
 class StepLaunches : public ::testing::TestWithParam<Step> {
  protected:
   struct Asked {
-    std::int64_t kernels = 0, pool_calls = 0, waits = 0;
+    std::int64_t kernels = 0, pool_calls = 0, waits = 0, graphs = 0, made = 0, told = 0, others = 0;
   };
   static Asked asked() {
-    const std::int64_t pool_calls =
-        calls("cudaMallocFromPoolAsync") + calls("cudaMallocAsync") + calls("cudaFreeAsync");
-    return {launches() - launches("one_token_kernel"), pool_calls, host_waits()};
+    const auto all = [](std::initializer_list<const char*> functions) {
+      return std::accumulate(functions.begin(), functions.end(), std::int64_t{0},
+                             [](std::int64_t sum, const char* function) { return sum + calls(function); });
+    };
+    return {launches() - launches("one_token_kernel"),
+            all({"cudaMallocFromPoolAsync", "cudaMallocAsync", "cudaFreeAsync"}),
+            host_waits(),
+            calls("cudaGraphLaunch"),
+            calls("cudaGraphInstantiate"),
+            calls("cudaGraphExecKernelNodeSetParams"),
+            all({"cudaLaunchKernelEx", "cudaMemcpyAsync", "cudaMemcpy2DAsync", "cudaMemcpyBatchAsync",
+                 "cudaMemsetAsync", "cudaEventRecord", "cudaStreamWaitEvent"})};
   }
 
   const offload::Topology topology;
@@ -48,7 +63,7 @@ class StepLaunches : public ::testing::TestWithParam<Step> {
 // the logits are looked through.
 constexpr int outside_of_layers = 4;
 
-TEST_P(StepLaunches, AreSoManyALayerAndTakeNoMemoryAndOneWait) {
+TEST_P(StepLaunches, AreSoManyALayerInFewCallsAndTakeNoMemoryAndOneWait) {
   reset();
   gpu::CudaOptions device;
   if (GetParam().long_lists) device.short_list_keys = 0;
@@ -72,29 +87,47 @@ TEST_P(StepLaunches, AreSoManyALayerAndTakeNoMemoryAndOneWait) {
   for (auto& token : tokens) token = static_cast<std::int32_t>(random() % 100);
   session.append(tokens);
   session.set_method(runtime::make_method(runtime::parse_method(GetParam().method, {}), model.config().head_dim));
-  for (const std::int32_t token : {1, 2}) session.step(token);  // what is set up once, and is asked for by its size
+  // What is set up once, and is asked for by its size; what is seen for the first time, and made a graph of.
+  for (const std::int32_t token : {1, 2, 4, 5}) session.step(token);
   const Asked before = asked();
   session.step(3);
   const Asked after = asked();
   EXPECT_EQ(after.kernels - before.kernels, outside_of_layers + model.config().layers * GetParam().kernels);
   EXPECT_EQ(after.pool_calls, before.pool_calls);
   EXPECT_EQ(after.waits - before.waits, 1 + model.config().layers * GetParam().waits_of_layer);
+  EXPECT_EQ(after.made, before.made);
+  EXPECT_EQ(after.graphs - before.graphs, GetParam().graphs);
+  EXPECT_LE(after.told - before.told, 1 + model.config().layers * GetParam().told_of_layer) << "and the token's row";
+  EXPECT_EQ(after.others - before.others, GetParam().others);
+}
+
+Step with_calls(Step step, int graphs, int others, int told_of_layer = 4) {
+  step.graphs = graphs;
+  step.others = others;
+  step.told_of_layer = told_of_layer;
+  return step;
 }
 
 // Counted are keys and values that enter, attention to the newest tokens and its merge, silu, twice a sum with its
-// norm, and a chunk of what is streamed. The copy engine wants to be told which columns it is to bring.
+// norm, and a chunk of what is streamed. The copy engine wants to be told which columns it is to bring. A graph ends
+// where the step has enough kernels, and before what is no kernel; what changes from token to token is where it stands
+// (keys and values, the tail's scores, rows, their merge) and when a row was used.
 INSTANTIATE_TEST_SUITE_P(
     Methods, StepLaunches,
-    ::testing::Values(Step{"Dense", "dense", 7}, Step{"DenseByCopies", "dense", 7, false, false, gpu::Link::copy},
+    ::testing::Values(with_calls({"Dense", "dense", 7}, 5, 30),
+                      with_calls({"DenseByCopies", "dense", 7, false, false, gpu::Link::copy}, 5, 30),
                       Step{"SparqOfShortLists", "sparq:r=4:k=32", 10},
-                      Step{"SparqOfShortListsKept", "sparq:r=4:k=32", 11, false, true},
+                      with_calls({"SparqOfShortListsKept", "sparq:r=4:k=32", 11, false, true}, 3, 3, 5),
                       Step{"SparqOfLongLists", "sparq:r=4:k=32", 12, true},
-                      Step{"SparqOfLongListsKept", "sparq:r=4:k=32", 13, true, true},
-                      Step{"SparqOverPlanesKept", "sparq:r=4:k=32", 15, true, true, gpu::Link::sm, 0, false,
-                           offload::ColumnFormat::planes},
-                      Step{"SparqByStrips", "sparq:r=4:k=2", 14, true, true},
-                      Step{"SparqOfShortListsFetchedAhead", "sparq:r=4:k=32", 12, false, false, gpu::Link::sm, 0, true},
-                      Step{"SparqByCopies", "sparq:r=4:k=32", 14, true, false, gpu::Link::copy, 1}),
+                      with_calls({"SparqOfLongListsKept", "sparq:r=4:k=32", 13, true, true}, 3, 3, 5),
+                      with_calls({"SparqOverPlanesKept", "sparq:r=4:k=32", 15, true, true, gpu::Link::sm, 0, false,
+                                  offload::ColumnFormat::planes},
+                                 3, 3, 6),
+                      with_calls({"SparqByStrips", "sparq:r=4:k=2", 14, true, true}, 3, 3, 5),
+                      with_calls({"SparqOfShortListsFetchedAhead", "sparq:r=4:k=32", 12, false, false, gpu::Link::sm, 0,
+                                  true},
+                                 6, 38),
+                      with_calls({"SparqByCopies", "sparq:r=4:k=32", 14, true, false, gpu::Link::copy, 1}, 5, 57)),
     test::by_value);
 
 }  // namespace

@@ -74,6 +74,7 @@ class AskCommand : public Command {
     add_products_option(app, machine_);
     add_machine_options(app, machine_);
     add_device_cache_options(app, machine_);
+    add_step_graphs_option(app, machine_);
     add_profile_option(app, machine_);
     add_statement_option(app, audit_);
     add_quote_options(app, quote_choices_);

@@ -76,6 +76,7 @@ class ChatCommand : public Command {
     add_products_option(app, machine_);
     add_machine_options(app, machine_);
     add_device_cache_options(app, machine_);
+    add_step_graphs_option(app, machine_);
     add_profile_option(app, machine_);
     add_statement_option(app, audit_);
   }

@@ -78,6 +78,7 @@ class GenerateCommand : public Command {
     add_products_option(app, machine_);
     add_machine_options(app, machine_);
     add_device_cache_options(app, machine_);
+    add_step_graphs_option(app, machine_);
     add_profile_option(app, machine_);
     add_statement_option(app, audit_);
   }

@@ -122,6 +122,7 @@ class ServeCommand : public Command {
     add_products_option(app, machine_);
     add_machine_options(app, machine_);
     add_device_cache_options(app, machine_);
+    add_step_graphs_option(app, machine_);
   }
 
   void check() override {

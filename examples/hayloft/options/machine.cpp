@@ -163,6 +163,17 @@ void add_device_cache_options(CLI::App& app, MachineOptions& options, DeviceCach
   advanced(app, Section::memory, {"--device-columns", "--device-rows"});
 }
 
+void add_step_graphs_option(CLI::App& app, MachineOptions& options) {
+  add_choice<bool>(app, "--step-graphs", {{"on", true}, {"off", false}},
+                   "cuda: launch the kernels of a token several at a time, as CUDA graphs; off launches each by itself",
+                   [&](bool on) {
+                     options.cuda.step_graphs = on;
+                     options.for_cuda.emplace_back("--step-graphs");
+                   })
+      ->default_str("on");
+  advanced(app, Section::device, {"--step-graphs"});
+}
+
 void add_profile_option(CLI::App& app, MachineOptions& options) {
   app.add_option("--profile", options.profile,
                  "Machine profile for predicted times and for --link auto [the one that hayloft link keeps]")

@@ -41,7 +41,8 @@ void add_machine_options(CLI::App& app, MachineOptions& options);
 // methods read.
 enum class DeviceCache : std::uint8_t { automatic, off };
 void add_device_cache_options(CLI::App& app, MachineOptions& options, DeviceCache otherwise = DeviceCache::automatic);
-void add_profile_option(CLI::App& app, MachineOptions& options);  // --profile
+void add_step_graphs_option(CLI::App& app, MachineOptions& options);  // --step-graphs, of commands that generate
+void add_profile_option(CLI::App& app, MachineOptions& options);      // --profile
 // --weights, --experts and --experts-held, of commands that take a model
 void add_weights_option(CLI::App& app, MachineOptions& options);
 void add_products_option(CLI::App& app, MachineOptions& options);  // --products, of commands that answer

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "gpu/cuda/api/check.h"
+#include "gpu/cuda/api/step_graphs.h"
 
 namespace hayloft::gpu::cuda {
 
@@ -13,7 +13,8 @@ template <class T>
 std::vector<T> fetch(const T* device, std::int64_t count, cudaStream_t stream) {
   std::vector<T> host(static_cast<std::size_t>(count));
   const std::uint64_t bytes = host.size() * sizeof(T);
-  check(cudaMemcpyAsync(host.data(), device, bytes, cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync", bytes);
+  check(cudaMemcpyAsync(host.data(), device, bytes, cudaMemcpyDeviceToHost, in_order(stream)), "cudaMemcpyAsync",
+        bytes);
   HAYLOFT_CUDA(cudaStreamSynchronize(stream));
   return host;
 }

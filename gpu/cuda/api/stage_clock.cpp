@@ -1,5 +1,7 @@
 #include "gpu/cuda/api/stage_clock.h"
 
+#include "gpu/cuda/api/step_graphs.h"
+
 #include <algorithm>
 
 namespace hayloft::gpu::cuda {
@@ -25,7 +27,7 @@ void StageClock::run(bool on) {
 cudaEvent_t StageClock::record(cudaStream_t stream) {
   cudaEvent_t event = nullptr;
   HAYLOFT_CUDA(cudaEventCreate(&event));
-  const cudaError_t result = cudaEventRecord(event, stream);
+  const cudaError_t result = cudaEventRecord(event, in_order(stream));
   if (result != cudaSuccess) cudaEventDestroy(event);
   check(result, "cudaEventRecord");
   return event;

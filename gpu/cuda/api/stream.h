@@ -2,7 +2,7 @@
 
 #include <mutex>
 
-#include "gpu/cuda/api/check.h"
+#include "gpu/cuda/api/step_graphs.h"
 
 // Owners of streams and of places in their order.
 namespace hayloft::gpu::cuda {
@@ -28,9 +28,9 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
-  void record(cudaStream_t stream) { HAYLOFT_CUDA(cudaEventRecord(event_, stream)); }
+  void record(cudaStream_t stream) { HAYLOFT_CUDA(cudaEventRecord(event_, in_order(stream))); }
   // The stream waits, not the host.
-  void wait(cudaStream_t stream) const { HAYLOFT_CUDA(cudaStreamWaitEvent(stream, event_, 0)); }
+  void wait(cudaStream_t stream) const { HAYLOFT_CUDA(cudaStreamWaitEvent(in_order(stream), event_, 0)); }
 
  protected:
   explicit Event(unsigned flags) { HAYLOFT_CUDA(cudaEventCreateWithFlags(&event_, flags)); }

@@ -313,7 +313,7 @@ void CudaBackend::spill(const CacheView& cache, int tokens, const offload::Block
     const std::uint64_t bytes = static_cast<std::uint64_t>(heads) * layout.head_bytes;
     const f16* const from = tail.rows + head * stride + tail.first * 2 * layout.head_dim;
     // The gaps between the parts, too, are part of the block's checksum.
-    HAYLOFT_CUDA(cudaMemsetAsync(image, 0, bytes, stream));
+    HAYLOFT_CUDA(cudaMemsetAsync(image, 0, bytes, in_order(stream)));
     const unsigned y = static_cast<unsigned>(heads);
     const bool wide = layout.head_dim > kTileComponents;
     const unsigned groups = in_planes(layout.columns) ? 1 : blocks_for(layout.head_dim, kTileComponents);

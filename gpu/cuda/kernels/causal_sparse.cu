@@ -65,7 +65,7 @@ class Choice {
     const dim3 threads(kSparseThreads);
     launch("begin_sums", begin_sums, {dim3(blocks_for(samples.parts * all, kSparseThreads)), threads}, stream_, samples,
            all);
-    HAYLOFT_CUDA(cudaMemsetAsync(masses, 0, heads * choosing_ / kTile * blocks * sizeof(float), stream_));
+    HAYLOFT_CUDA(cudaMemsetAsync(masses, 0, heads * choosing_ / kTile * blocks * sizeof(float), in_order(stream_)));
     with_causal_tile<false>(cache_.head_dim, [&](auto tile) {
       using Tile = decltype(tile);
       const auto grid = [&](int count) {

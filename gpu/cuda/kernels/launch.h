@@ -7,6 +7,7 @@
 
 #include "gpu/backend.h"
 #include "gpu/cuda/api/check.h"
+#include "gpu/cuda/api/step_graphs.h"
 
 // The one door for kernels.
 namespace hayloft::gpu::cuda {
@@ -17,8 +18,8 @@ struct Shape {
   unsigned shared_bytes = 0;  // dynamic; more than 48 KiB only after allow_shared()
 };
 
-// Launches in stream order; an empty grid launches nothing. Throws Error naming the kernel. Arguments are converted to
-// the kernel's parameter types.
+// Launches in stream order, or holds the kernel back until the step launches several; an empty grid launches nothing.
+// Throws Error naming the kernel. Arguments are converted to the kernel's parameter types.
 template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), const Shape& shape, cudaStream_t stream,
             Arguments&&... arguments) {
@@ -28,15 +29,22 @@ void launch(const char* name, void (*kernel)(Parameters...), const Shape& shape,
   config.blockDim = shape.threads;
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream;
+  if (StepGraphs* const step = StepGraphs::of_step(stream)) {
+    return step->add(name, kernel, config, static_cast<Parameters>(arguments)...);
+  }
+  in_order(stream);
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), name);
 }
 
-// Raises the kernel's limit of dynamic shared memory. Throws Error when the device has less.
+// Raises the kernel's limit of dynamic shared memory, and never lowers it, for one that is held back may need what it
+// was. Throws Error when the device has less.
 template <class... Parameters>
 void allow_shared(const char* name, void (*kernel)(Parameters...), unsigned bytes) {
-  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(bytes)),
-        name);
+  const auto* const function = reinterpret_cast<const void*>(kernel);
+  cudaFuncAttributes now{};
+  check(cudaFuncGetAttributes(&now, function), name);
+  if (now.maxDynamicSharedSizeBytes >= static_cast<int>(bytes)) return;
+  check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), name);
 }
 
 inline unsigned blocks_for(std::int64_t items, int per_block) {

@@ -107,6 +107,7 @@ void multiply(const Context& context, cudaDataType type, const void* x, int T, c
               cudaStream_t stream) {
   const float one = 1, zero = 0;
   if (stream != context.compute) context.order(stream, context.compute);
+  in_order(context.compute);
   {
     const std::lock_guard lock(context.cublas.mutex);
     check(context.cublas.functions.gemm_ex(context.cublas.handle, CUBLAS_OP_T, CUBLAS_OP_N, w.rows, T, w.cols, &one,

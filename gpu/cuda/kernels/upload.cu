@@ -25,7 +25,7 @@ void upload(void* device, const void* host, std::uint64_t bytes, cudaStream_t st
   if (bytes > kMostPackets * Packet::capacity) {
     // It depends on the source's place and the machine whether such a copy returns before it has read
     // it.
-    HAYLOFT_CUDA(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream));
+    HAYLOFT_CUDA(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, in_order(stream)));
     HAYLOFT_CUDA(cudaStreamSynchronize(stream));
     return;
   }

@@ -27,7 +27,7 @@ bool serves(const std::vector<std::uint64_t>& serials, const offload::LayerView&
 
 void AheadColumns::stop(Piece& piece, cudaStream_t stream) noexcept {
   if (!std::exchange(piece.pending, false)) return;
-  cudaMemsetAsync(AheadBlocks{piece.layout, piece.memory}.stop(), 1, sizeof(unsigned), stream);
+  cudaMemsetAsync(AheadBlocks{piece.layout, piece.memory}.stop(), 1, sizeof(unsigned), in_order_quietly(stream));
 }
 
 void AheadColumns::settle(cudaStream_t stream) noexcept {
@@ -173,10 +173,10 @@ std::optional<AheadColumns::Fetch> AheadColumns::begin(const offload::LayerView&
   piece.used = ++uses_;
   // Waits for what is on its way of the last fetch, if nobody has read that.
   if (piece.fetched) piece.fetched->wait(stream);
-  HAYLOFT_CUDA(cudaMemsetAsync(piece.memory, 0, layout.data_offset(), stream));
+  HAYLOFT_CUDA(cudaMemsetAsync(piece.memory, 0, layout.data_offset(), in_order(stream)));
   const AheadBlocks to{layout, piece.memory};
-  check(cudaMemcpyAsync(to.list(), choice.memory, choice.bytes(), cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync",
-        choice.bytes());
+  check(cudaMemcpyAsync(to.list(), choice.memory, choice.bytes(), cudaMemcpyDeviceToDevice, in_order(stream)),
+        "cudaMemcpyAsync", choice.bytes());
   return Fetch{to, &piece, &choice, std::move(lock)};
 }
 

@@ -174,11 +174,11 @@ void ColumnCache::add(std::uint64_t serial, const RunLayout& layout, int slots, 
   entry.memory = context_.arena.allocate(entry.bytes, stream_);
   bytes_ += entry.bytes;
   entries_.emplace(serial, entry);
-  HAYLOFT_CUDA(cudaMemsetAsync(entry.memory, 0, layout.data_offset(slots), stream_));
+  HAYLOFT_CUDA(cudaMemsetAsync(entry.memory, 0, layout.data_offset(slots), in_order(stream_)));
   // Runs that are read of the block before are likely to be read of this one.
   if (const auto known = entries_.find(before); known != entries_.end()) {
     const std::uint64_t use = layout.use_bytes();
-    check(cudaMemcpyAsync(entry.memory, known->second.memory, use, cudaMemcpyDeviceToDevice, stream_),
+    check(cudaMemcpyAsync(entry.memory, known->second.memory, use, cudaMemcpyDeviceToDevice, in_order(stream_)),
           "cudaMemcpyAsync", use);
   }
 }
@@ -265,7 +265,7 @@ std::vector<float> ColumnCache::run_uses(const offload::LayerView& view) {
     if (entry == entries_.end()) continue;
     std::vector<float> uses(static_cast<std::size_t>(layout.kv_heads) * static_cast<std::size_t>(layout.runs));
     HAYLOFT_CUDA(cudaMemcpyAsync(uses.data(), entry->second.memory, uses.size() * sizeof(float), cudaMemcpyDeviceToHost,
-                                 stream_));
+                                 in_order(stream_)));
     HAYLOFT_CUDA(cudaStreamSynchronize(stream_));
     return uses;
   }
@@ -285,8 +285,8 @@ int ColumnCache::count_uses(const CacheView& cache, std::span<const float> uses,
       upload(entry->second.memory, uses.data(), bytes, stream_);
       first = entry->second.memory;
     } else {
-      check(cudaMemcpyAsync(entry->second.memory, first, bytes, cudaMemcpyDeviceToDevice, stream_), "cudaMemcpyAsync",
-            bytes);
+      check(cudaMemcpyAsync(entry->second.memory, first, bytes, cudaMemcpyDeviceToDevice, in_order(stream_)),
+            "cudaMemcpyAsync", bytes);
     }
     slots = std::min(slots, entry->second.slots);
   }

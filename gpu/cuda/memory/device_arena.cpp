@@ -201,9 +201,10 @@ DeviceArena::Pool& DeviceArena::pool_for(std::uint64_t bytes, Purpose purpose) {
 }
 
 // Returns a kept piece of so many bytes or up to an eighth more, null where there is none. The steps of one session ask
-// for the same sizes again and again, which grow as it does.
+// for the same sizes again and again, which grow as it does. Of several the first in memory, so that a step that asks
+// as the one before did has the same pieces, wherever they were freed last (StepGraphs).
 void* DeviceArena::take_kept(std::uint64_t bytes) {
-  const auto found = kept_.lower_bound(bytes);
+  const auto found = kept_.lower_bound({bytes, nullptr});
   if (found == kept_.end() || found->first - bytes > bytes / 8) return nullptr;
   void* const data = found->second;
   others_[data] = {&step_, found->first};
@@ -214,7 +215,7 @@ void* DeviceArena::take_kept(std::uint64_t bytes) {
 }
 
 void DeviceArena::drop_kept() noexcept {
-  for (const auto& [bytes, data] : kept_) cudaFreeAsync(data, steps_);
+  for (const auto& [bytes, data] : kept_) cudaFreeAsync(data, in_order_quietly(steps_));
   kept_.clear();
   kept_bytes_ = 0;
 }
@@ -252,7 +253,7 @@ void* DeviceArena::allocate(std::uint64_t bytes, cudaStream_t stream, Purpose pu
 void* DeviceArena::allocate_from(Pool& pool, std::uint64_t bytes, cudaStream_t stream) {
   void* data = nullptr;
   const auto taken = [&] {
-    const cudaError_t result = cudaMallocFromPoolAsync(&data, bytes, pool.handle, stream);
+    const cudaError_t result = cudaMallocFromPoolAsync(&data, bytes, pool.handle, in_order(stream));
     if (result == cudaErrorMemoryAllocation) cudaGetLastError();
     return result;
   };
@@ -303,7 +304,7 @@ void DeviceArena::free(void* data, std::uint64_t bytes, cudaStream_t stream) noe
     } catch (const std::bad_alloc&) {  // then the driver has it back
     }
   }
-  cudaFreeAsync(data, stream);  // fails when the device is lost, and then there is nothing to free
+  cudaFreeAsync(data, in_order_quietly(stream));  // fails when the device is lost, and then there is nothing to free
 }
 
 }  // namespace hayloft::gpu::cuda

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <mutex>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -100,7 +100,7 @@ class DeviceArena {
   Pool session_, lasting_, step_;
   std::unordered_map<void*, Piece> others_;
   cudaStream_t steps_ = nullptr;
-  std::multimap<std::uint64_t, void*> kept_;  // by size
+  std::set<std::pair<std::uint64_t, void*>> kept_;  // their sizes, and where they are
   std::uint64_t kept_bytes_ = 0;
   std::uint64_t aside_ = 0;
   std::uint64_t peak_ = 0;

@@ -1,5 +1,6 @@
 #include "gpu/cuda/memory/host_copy.h"
 
+#include "gpu/cuda/api/step_graphs.h"
 #include "gpu/cuda/memory/host_pins.h"
 
 namespace hayloft::gpu::cuda {
@@ -9,7 +10,7 @@ void copy_to_device(const HostPins& pins, void* device, const void* host, std::u
   const auto* from = static_cast<const std::byte*>(host);
   for (std::uint64_t part = 0; bytes > 0; bytes -= part, to += part, from += part) {
     part = pins.copyable(from, bytes);
-    check(cudaMemcpyAsync(to, from, part, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync", part);
+    check(cudaMemcpyAsync(to, from, part, cudaMemcpyHostToDevice, in_order(stream)), "cudaMemcpyAsync", part);
   }
 }
 
@@ -18,7 +19,7 @@ void copy_to_host(const HostPins& pins, void* host, const void* device, std::uin
   const auto* from = static_cast<const std::byte*>(device);
   for (std::uint64_t part = 0; bytes > 0; bytes -= part, to += part, from += part) {
     part = pins.copyable(to, bytes);
-    check(cudaMemcpyAsync(to, from, part, cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync", part);
+    check(cudaMemcpyAsync(to, from, part, cudaMemcpyDeviceToHost, in_order(stream)), "cudaMemcpyAsync", part);
   }
 }
 
@@ -34,7 +35,8 @@ void copy_rows_to_device(const HostPins& pins, std::byte* device, std::uint64_t 
       continue;
     }
     const std::uint64_t whole = (copyable - width) / host_pitch + 1;
-    HAYLOFT_CUDA(cudaMemcpy2DAsync(to, device_pitch, from, host_pitch, width, whole, cudaMemcpyHostToDevice, stream));
+    HAYLOFT_CUDA(
+        cudaMemcpy2DAsync(to, device_pitch, from, host_pitch, width, whole, cudaMemcpyHostToDevice, in_order(stream)));
     row += whole;
   }
 }

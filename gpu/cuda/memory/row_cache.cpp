@@ -89,8 +89,8 @@ void RowCache::make(const offload::BlockLayout& layout) {
     slots_.used = reinterpret_cast<std::int32_t*>(slots_.rows + count);
     slots_.wanted = reinterpret_cast<std::uint32_t*>(slots_.used + count);
     now_ = 0;
-    HAYLOFT_CUDA(
-        cudaMemsetAsync(slots_.rows, 0, count * (sizeof(std::uint64_t) + sizeof(std::int32_t)) + wanted, stream_));
+    HAYLOFT_CUDA(cudaMemsetAsync(slots_.rows, 0, count * (sizeof(std::uint64_t) + sizeof(std::int32_t)) + wanted,
+                                 in_order(stream_)));
   } catch (const Error&) {  // the device has less than its budget says
     release();
   }
@@ -104,8 +104,10 @@ std::vector<std::vector<std::int32_t>> RowCache::positions(const offload::LayerV
   const std::size_t count = of_head * static_cast<std::size_t>(heads_);
   std::vector<std::uint64_t> rows(count);
   std::vector<std::int32_t> used(count);
-  HAYLOFT_CUDA(cudaMemcpyAsync(rows.data(), slots_.rows, count * sizeof rows[0], cudaMemcpyDeviceToHost, stream_));
-  HAYLOFT_CUDA(cudaMemcpyAsync(used.data(), slots_.used, count * sizeof used[0], cudaMemcpyDeviceToHost, stream_));
+  HAYLOFT_CUDA(
+      cudaMemcpyAsync(rows.data(), slots_.rows, count * sizeof rows[0], cudaMemcpyDeviceToHost, in_order(stream_)));
+  HAYLOFT_CUDA(
+      cudaMemcpyAsync(used.data(), slots_.used, count * sizeof used[0], cudaMemcpyDeviceToHost, in_order(stream_)));
   HAYLOFT_CUDA(cudaStreamSynchronize(stream_));
 
   const auto block_tokens = static_cast<std::uint64_t>(view.layout->block_tokens);

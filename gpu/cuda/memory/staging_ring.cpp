@@ -1,5 +1,7 @@
 #include "gpu/cuda/memory/staging_ring.h"
 
+#include "gpu/cuda/api/step_graphs.h"
+
 namespace hayloft::gpu::cuda {
 
 StagingRing::StagingRing(std::uint64_t piece_bytes, int pieces) : piece_bytes_(piece_bytes) {
@@ -34,7 +36,7 @@ std::byte* StagingRing::acquire() {
 }
 
 void StagingRing::release(cudaStream_t stream) {
-  HAYLOFT_CUDA(cudaEventRecord(events_[next_], stream));
+  HAYLOFT_CUDA(cudaEventRecord(events_[next_], in_order(stream)));
   next_ = (next_ + 1) % events_.size();
 }
 

@@ -18,30 +18,34 @@ bool fits(const dim3& v, std::uint64_t x, std::uint64_t y, std::uint64_t z) {
 
 }  // namespace
 
-cudaError_t queue_kernel(const cudaLaunchConfig_t& config, const void* kernel, std::function<void()> body,
-                         std::vector<std::span<const std::byte>> arguments) {
+cudaError_t queue_bound(Runtime& runtime, const cudaLaunchConfig_t& config, const void* kernel, BoundKernel bound) {
+  const std::uint64_t threads = std::uint64_t{config.blockDim.x} * config.blockDim.y * config.blockDim.z;
+  if (!fits(config.blockDim, 1024, 1024, 64) || threads > 1024) return cudaErrorInvalidConfiguration;
+  if (!fits(config.gridDim, 0x7fffffff, 0xffff, 0xffff)) return cudaErrorInvalidConfiguration;
+  const auto raised = runtime.shared_limits.find(kernel);
+  const std::size_t limit = raised == runtime.shared_limits.end() ? default_shared_bytes : raised->second;
+  if (config.dynamicSmemBytes > limit) return cudaErrorInvalidValue;
+  const std::size_t with_static = raised == runtime.shared_limits.end() ? limit : runtime.device.shared_bytes;
+  if (!runtime.known(config.stream)) return cudaErrorInvalidResourceHandle;
+  if (runtime.launches[kernel]++ == 0 && runtime.held()) {
+    runtime.kernel_failed(function_name(kernel) + ": launched first behind a kernel that holds its stream");
+    return cudaErrorLaunchFailure;
+  }
+  const Grid grid{config.gridDim, config.blockDim, config.dynamicSmemBytes};
+  const auto run = [&runtime, grid, kernel, with_static, bound = std::move(bound)] {
+    const std::string failure = ptx::enabled() ? ptx::launch(function_name(kernel), grid, bound.arguments, with_static,
+                                                             runtime.memory, runtime.random)
+                                               : run_grid(grid, kernel, bound.body, runtime.random);
+    if (!failure.empty()) runtime.kernel_failed(function_name(kernel) + ": " + failure);
+  };
+  runtime.queue_kernel(config.stream, kernel, run);
+  return cudaSuccess;
+}
+
+cudaError_t queue_kernel(const cudaLaunchConfig_t& config, const void* kernel, BoundKernel bound, BindKernel bind) {
   return api("cudaLaunchKernelEx", [&](Runtime& runtime) {
-    const std::uint64_t threads = std::uint64_t{config.blockDim.x} * config.blockDim.y * config.blockDim.z;
-    if (!fits(config.blockDim, 1024, 1024, 64) || threads > 1024) return cudaErrorInvalidConfiguration;
-    if (!fits(config.gridDim, 0x7fffffff, 0xffff, 0xffff)) return cudaErrorInvalidConfiguration;
-    const auto raised = runtime.shared_limits.find(kernel);
-    const std::size_t limit = raised == runtime.shared_limits.end() ? default_shared_bytes : raised->second;
-    if (config.dynamicSmemBytes > limit) return cudaErrorInvalidValue;
-    const std::size_t with_static = raised == runtime.shared_limits.end() ? limit : runtime.device.shared_bytes;
-    if (!runtime.known(config.stream)) return cudaErrorInvalidResourceHandle;
-    if (runtime.launches[kernel]++ == 0 && runtime.held()) {
-      runtime.kernel_failed(function_name(kernel) + ": launched first behind a kernel that holds its stream");
-      return cudaErrorLaunchFailure;
-    }
-    const Grid grid{config.gridDim, config.blockDim, config.dynamicSmemBytes};
-    const auto run = [&runtime, grid, kernel, with_static, body = std::move(body), arguments = std::move(arguments)] {
-      const std::string failure = ptx::enabled() ? ptx::launch(function_name(kernel), grid, arguments, with_static,
-                                                               runtime.memory, runtime.random)
-                                                 : run_grid(grid, kernel, body, runtime.random);
-      if (!failure.empty()) runtime.kernel_failed(function_name(kernel) + ": " + failure);
-    };
-    runtime.queue_kernel(config.stream, kernel, run);
-    return cudaSuccess;
+    runtime.binders[kernel] = bind;
+    return queue_bound(runtime, config, kernel, std::move(bound));
   });
 }
 
@@ -63,6 +67,17 @@ std::int64_t launches(std::string_view kernel) {
 
 using hayloft::simt::api;
 using hayloft::simt::Runtime;
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
+  return api("cudaFuncGetAttributes", [&](Runtime& runtime) {
+    if (!attributes || !kernel) return cudaErrorInvalidDeviceFunction;
+    const auto raised = runtime.shared_limits.find(kernel);
+    const std::size_t limit =
+        raised == runtime.shared_limits.end() ? hayloft::simt::default_shared_bytes : raised->second;
+    *attributes = {0, static_cast<int>(limit)};
+    return cudaSuccess;
+  });
+}
 
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   return api("cudaFuncSetAttribute", [&](Runtime& runtime) {

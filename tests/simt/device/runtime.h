@@ -105,6 +105,7 @@ class Runtime {
   std::int64_t pool_growths = 0;
   std::unordered_map<const void*, std::int64_t> launches;      // by kernel
   std::unordered_map<const void*, std::size_t> shared_limits;  // by kernel, once raised
+  std::unordered_map<const void*, BindKernel> binders;         // of kernels that were launched
   Spoiled spoiled;
   std::string holding;  // part of the names of kernels that hold their streams; empty: there are none
 
@@ -118,6 +119,9 @@ class Runtime {
   std::vector<cudaStream_t> order_;   // of creation: seeds mean the same in every process
   cudaStream_t favourite_ = nullptr;  // runs ahead until the dice fall otherwise
 };
+
+// Queues a kernel, or says what CUDA would refuse.
+cudaError_t queue_bound(Runtime& runtime, const cudaLaunchConfig_t& config, const void* kernel, BoundKernel bound);
 
 template <class Body>
 cudaError_t api(const char* function, Body&& body) {

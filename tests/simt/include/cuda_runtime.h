@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -232,6 +233,11 @@ enum cudaFuncAttribute {
   cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
   cudaFuncAttributePreferredSharedMemoryCarveout = 9,
 };
+struct cudaFuncAttributes {
+  std::size_t sharedSizeBytes;
+  int maxDynamicSharedSizeBytes;
+};
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel);
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value);
 template <class... Parameters>
 cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncAttribute attribute, int value) {
@@ -239,18 +245,62 @@ cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncAttribut
 }
 
 namespace hayloft::simt {
-// `arguments` are the bytes of the kernel's parameters, which `body` owns.
-cudaError_t queue_kernel(const cudaLaunchConfig_t& config, const void* kernel, std::function<void()> body,
-                         std::vector<std::span<const std::byte>> arguments);
+// A kernel with its arguments.
+struct BoundKernel {
+  std::function<void()> body;                         // owns the arguments
+  std::vector<std::span<const std::byte>> arguments;  // their bytes
+};
+// Binds a kernel to the arguments that these point to.
+using BindKernel = BoundKernel (*)(const void* kernel, void** arguments);
+
+cudaError_t queue_kernel(const cudaLaunchConfig_t& config, const void* kernel, BoundKernel bound, BindKernel bind);
+
+template <class... Parameters>
+BoundKernel bind_values(const void* kernel, std::shared_ptr<const std::tuple<Parameters...>> values) {
+  std::vector<std::span<const std::byte>> bytes;
+  std::apply([&](const auto&... value) { (bytes.push_back(std::as_bytes(std::span(&value, 1))), ...); }, *values);
+  auto* const typed = reinterpret_cast<void (*)(Parameters...)>(const_cast<void*>(kernel));
+  return {[typed, values] { std::apply(typed, *values); }, std::move(bytes)};
+}
+
+template <class... Parameters>
+BoundKernel bind_pointers(const void* kernel, void** arguments) {
+  return [&]<std::size_t... i>(std::index_sequence<i...>) {
+    return bind_values<Parameters...>(kernel, std::make_shared<const std::tuple<Parameters...>>(
+                                                  *static_cast<std::remove_cv_t<Parameters>*>(arguments[i])...));
+  }
+  (std::index_sequence_for<Parameters...>());
+}
 }  // namespace hayloft::simt
 
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
-  const auto values = std::make_shared<const std::tuple<Parameters...>>(std::forward<Arguments>(arguments)...);
-  std::vector<std::span<const std::byte>> bytes;
-  std::apply([&](const auto&... value) { (bytes.push_back(std::as_bytes(std::span(&value, 1))), ...); }, *values);
-  return hayloft::simt::queue_kernel(
-      *config, reinterpret_cast<const void*>(kernel), [kernel, values] { std::apply(kernel, *values); },
-      std::move(bytes));
+  const auto* const function = reinterpret_cast<const void*>(kernel);
+  auto values = std::make_shared<const std::tuple<Parameters...>>(std::forward<Arguments>(arguments)...);
+  return hayloft::simt::queue_kernel(*config, function,
+                                     hayloft::simt::bind_values<Parameters...>(function, std::move(values)),
+                                     &hayloft::simt::bind_pointers<Parameters...>);
 }
+
+// Graphs, of kernels that were launched by themselves before: by that launch the double knows their parameters.
+using cudaGraph_t = struct CUgraph_st*;
+using cudaGraphNode_t = struct CUgraphNode_st*;
+using cudaGraphExec_t = struct CUgraphExec_st*;
+struct cudaKernelNodeParams {
+  void* func;
+  dim3 gridDim;
+  dim3 blockDim;
+  unsigned sharedMemBytes;
+  void** kernelParams;
+  void** extra;
+};
+cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned flags);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
+                                   std::size_t dependency_count, const cudaKernelNodeParams* parameters);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags = 0);
+cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
+                                             const cudaKernelNodeParams* parameters);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);

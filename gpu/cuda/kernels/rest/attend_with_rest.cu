@@ -181,7 +181,7 @@ void CudaBackend::attend_with_rest(const CacheView& cache, const float* q, int q
   if (!rest.draws) {
     Attended nothing;
     float* const zeros = mean + elements;
-    HAYLOFT_CUDA(cudaMemsetAsync(zeros, 0, static_cast<std::uint64_t>(query_heads) * sizeof(float), stream));
+    HAYLOFT_CUDA(cudaMemsetAsync(zeros, 0, static_cast<std::uint64_t>(query_heads) * sizeof(float), in_order(stream)));
     nothing.alpha = zeros;
     attend(cache, q, query_heads, nothing, mean, queue);
   }

@@ -147,12 +147,6 @@ __global__ __launch_bounds__(kAheadThreads) void place_ahead(const AheadPlaces a
 
 void take_ahead(const AheadColumns::Use& use, const AheadReads& reads, const RunLayout& layout, std::uint32_t* to,
                 RunPlaces& places, cudaStream_t stream) {
-  if (!use.fetched()) {
-    const std::uint64_t bytes = static_cast<std::uint64_t>(layout.kv_heads * reads.rank) * sizeof(std::int32_t);
-    check(cudaMemcpyAsync(use.choices(), reads.components, bytes, cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync",
-          bytes);
-    return;
-  }
   use.wait(stream);
   const AheadBlocks& fetched = *use.fetched();
   const AheadPlaces a{fetched, reads, places.blocks, use.choices()};
@@ -174,7 +168,7 @@ void CudaBackend::fetch_ahead(const CacheView& next, Stream queue) {
   const AheadBlocks& to = fetch->to;
   // The table that the others read may be freed before the fetch is over.
   check(cudaMemcpyAsync(to.addresses(), store.blocks, view.blocks.size() * sizeof(std::byte*), cudaMemcpyDeviceToDevice,
-                        stream),
+                        in_order(stream)),
         "cudaMemcpyAsync");
   AheadGather gather;
   gather.to = to;

@@ -152,7 +152,7 @@ __device__ inline PartialSoftmax behind(const PartialSoftmax& partials, std::int
 template <int threads>
 __global__ __launch_bounds__(threads, threads > 256 ? 1 : 4) void choose_components_kernel(
     const float* q, int group, int head_dim, ComponentChoice choice, TailScores tail, std::int32_t* components,
-    std::int32_t* planes, float* weights, const RunPlacing placing, int first_placing) {
+    std::int32_t* planes, float* weights, const Cleared cleared, const RunPlacing placing, int first_placing) {
   static_assert(threads >= kTailThreads, "a chunk of the tail has a thread for each row");
   __shared__ int chosen[threads];
   __shared__ float scratch[threads / kWarp + 1];
@@ -160,6 +160,11 @@ __global__ __launch_bounds__(threads, threads > 256 ? 1 : 4) void choose_compone
   const int head = blockIdx.y, i = threadIdx.x;
   const int lane = i % kWarp, warp = i / kWarp;
   const int rank = choice.rank;
+  const std::int64_t blocks = static_cast<std::int64_t>(gridDim.x) * gridDim.y;
+  const std::int64_t turn_of_block = static_cast<std::int64_t>(head) * gridDim.x + blockIdx.x;
+  for (std::int64_t word = turn_of_block * threads + i; word < cleared.count; word += blocks * threads) {
+    cleared.words[word] = 0;
+  }
   const bool tells = blockIdx.x == 0, scores = head < tail.heads;
   float* const own_weights = reinterpret_cast<float*>(dynamic_shared());
   q += static_cast<std::int64_t>(head) * group * head_dim;
@@ -177,6 +182,7 @@ __global__ __launch_bounds__(threads, threads > 256 ? 1 : 4) void choose_compone
     choose_whole<threads>(matters, head_dim, rank, chosen);
   }
   if (tells && i < rank) components[head * rank + i] = chosen[i];
+  if (tells && i < rank && choice.left) choice.left[head * rank + i] = chosen[i];
   if (const int turn = static_cast<int>(blockIdx.x) - first_placing; turn >= 0) {
     if (i < rank) reads.runs[i] = static_cast<std::uint16_t>(chosen[i]);
     __syncthreads();
@@ -228,7 +234,7 @@ __global__ __launch_bounds__(kTailThreads) void sum_tail_kernel(TailView tail, i
 
 bool choose_components(const float* q, int kv_heads, int group, int head_dim, const ComponentChoice& choice,
                        const TailScores& tail, std::int32_t* components, std::int32_t* planes, float* weights,
-                       cudaStream_t stream, const RunPlacing& placing, int place_blocks) {
+                       cudaStream_t stream, const RunPlacing& placing, int place_blocks, const Cleared& cleared) {
   const unsigned bytes = static_cast<unsigned>(group * choice.rank) * sizeof(float);
   const bool scores = tail.heads > 0 && tail.tail.tokens > 0 && bytes <= kMostWeightBytes;
   const unsigned chunks = scores ? static_cast<unsigned>(chunks_of(tail.tail.tokens)) : 1;
@@ -237,7 +243,7 @@ bool choose_components(const float* q, int kv_heads, int group, int head_dim, co
     const unsigned places = std::min(blocks_for(placing.blocks, threads / kWarp), static_cast<unsigned>(place_blocks));
     const dim3 grid(chunks + places, static_cast<unsigned>(kv_heads));
     launch("choose_components", choose_components_kernel<threads>, {grid, threads, scores ? bytes : 0}, stream, q,
-           group, head_dim, choice, scores ? tail : TailScores(), components, planes, weights, placing,
+           group, head_dim, choice, scores ? tail : TailScores(), components, planes, weights, cleared, placing,
            static_cast<int>(chunks));
   });
   return scores;

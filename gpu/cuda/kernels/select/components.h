@@ -15,6 +15,13 @@ struct ComponentChoice {
   int bits = 0;                   // planes of a KV head; 0: whole components
   const float* spread = nullptr;  // f32 [Hkv][d], on the device; null: components are ordered by q alone
   index::Temperature temperature = index::Temperature::coverage;
+  std::int32_t* left = nullptr;  // i32 [Hkv][r], where the components are left besides; may be null
+};
+
+// Words that are set to zero besides.
+struct Cleared {
+  unsigned* words = nullptr;
+  std::int64_t count = 0;
 };
 
 // A softmax in parts: for each query head and chunk of kChunkTokens tokens the largest logit
@@ -40,7 +47,8 @@ struct TailScores {
 // chosen of whole components, if that is wanted, by up to `place_blocks` blocks of threads for a KV head.
 bool choose_components(const float* q, int kv_heads, int group, int head_dim, const ComponentChoice& choice,
                        const TailScores& tail, std::int32_t* components, std::int32_t* planes, float* weights,
-                       cudaStream_t stream, const RunPlacing& placing = {}, int place_blocks = 1);
+                       cudaStream_t stream, const RunPlacing& placing = {}, int place_blocks = 1,
+                       const Cleared& cleared = {});
 
 // The tail's chunks, for the query heads of KV heads [first, first + heads), whose partials begin with query
 // head `first * group`. components and weights are those of all heads.

@@ -256,7 +256,8 @@ RadixSelect::RadixSelect(const Context& context, int lists, cudaStream_t stream)
       reaches_(context, std::max<std::int64_t>(lists, most_blocks()) * (kLastBins + 1), stream) {}
 
 void RadixSelect::clear() {
-  HAYLOFT_CUDA(cudaMemsetAsync(zeroed_, 0, static_cast<std::uint64_t>(zeroed(lists_)) * sizeof(unsigned), stream_));
+  HAYLOFT_CUDA(
+      cudaMemsetAsync(zeroed_, 0, static_cast<std::uint64_t>(zeroed(lists_)) * sizeof(unsigned), in_order(stream_)));
 }
 
 std::int64_t RadixSelect::most_blocks() const {

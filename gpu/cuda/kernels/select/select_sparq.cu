@@ -126,7 +126,7 @@ class SparqSelector {
       const int heads = std::min(heads_at_once_, cache_.kv_heads - first);
       first_logits_ = args_.scores ? args_.scores + std::int64_t{first} * group_ * stride() : logits_.data();
       const SparqPart part = part_from(first);
-      passes_.clear();
+      if (!std::exchange(cleared_, false)) passes_.clear();
       const Normalising normalising = normalising_of(first, given ? part.ranked_by : SoftmaxPart());
       const bool normalised = scans && scan(first, heads, normalising);
       std::int32_t* const lists = positions + static_cast<std::int64_t>(first) * args_.k;
@@ -163,11 +163,13 @@ class SparqSelector {
     choice.rank = count_.columns;
     choice.bits = args_.bits;
     choice.temperature = args_.temperature;
+    if (ahead_ && !ahead_->fetched()) choice.left = ahead_->choices();
     if (args_.needs_planes()) choice.spread = context_.tables.find(cache_.store, stream_).spread;
     tail_scored_ = choose_components(
         q, cache_.kv_heads, group_, cache_.head_dim, choice, {cache_.tail, heads_at_once_, tail_partials()}, chosen_,
         args_.bits > 0 ? chosen_ + cache_.kv_heads * count_.columns : nullptr, weights_, stream_, placing,
-        std::max(1, kPlaceBlocks * context_.multiprocessors / cache_.kv_heads));
+        std::max(1, kPlaceBlocks * context_.multiprocessors / cache_.kv_heads), passes_.cleared());
+    cleared_ = true;
   }
 
   PartialSoftmax tail_partials() const {
@@ -207,7 +209,7 @@ class SparqSelector {
     if (!ahead_) return;
     const AheadReads reads{chosen_, count_.columns, store.tokens, blocks, args_.ahead_bytes};
     const bool all_kept = cached_ && cached_->slots() >= layout.runs;
-    take_ahead(*ahead_, reads, layout, *places_, source_.cached, stream_);
+    if (ahead_->fetched()) take_ahead(*ahead_, reads, layout, *places_, source_.cached, stream_);
     ahead_->left(!all_kept);
   }
 
@@ -365,6 +367,7 @@ class SparqSelector {
   ColumnSource source_;                // where columns are read in place
   float* first_logits_ = nullptr;      // of the batch
   bool tail_scored_ = false;           // of the first batch, whose scan is still to come
+  bool cleared_ = false;               // what its passes count in
   std::optional<StripBounds> strips_;  // in place of logits
   std::optional<Scratch<std::uint32_t>> places_;
   std::unique_ptr<AheadColumns::Use> ahead_;
