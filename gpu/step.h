@@ -2,8 +2,8 @@
 
 namespace hayloft::gpu {
 
-// One step of decoding, which the thread that begins it queues on Backend::stream() part by part. A device may hold back
-// what makes up a part, to be given several parts at once: nobody sees that, but for the time it takes.
+// One step of decoding, which the thread that begins it queues on Backend::stream() part by part. A device may hold
+// back what makes up a part, to be given several parts at once: nobody sees that, but for the time it takes.
 class Step {
  public:
   Step() = default;

@@ -103,6 +103,35 @@ TEST_F(DecodeStepTest, ExactSelectionBringsTheQueriesOfEachLayerToTheHost) {
   EXPECT_EQ(waits, at_the_end + layers);
 }
 
+// Several blocks leave the tail meanwhile, whose tables and grids are others then.
+TEST_F(DecodeStepTest, GraphsGiveTheBitsThatKernelsByThemselvesGive) {
+  // Returns the logits of some steps.
+  const auto steps_of = [&](const char* model_name, const char* method_text, bool graphs) {
+    gpu::CudaOptions device;
+    device.step_graphs = graphs;
+    device.row_cache_bytes = std::uint64_t{1} << 20;
+    const std::unique_ptr<gpu::Backend> cuda = testing::make_cuda(device);
+    offload::Arena arena(topology, memory_of(*cuda));
+    const Model model(testing::golden_models() / model_name, *cuda);
+    runtime::SessionOptions options;
+    options.cache.block_tokens = 16;
+    options.cache.window = 8;
+    Session session(model, arena, options);
+    session.append(std::vector<std::int32_t>(40, 7));
+    session.set_method(runtime::make_method(runtime::parse_method(method_text, {}), model.config().head_dim));
+    const std::int64_t before = calls("cudaGraphLaunch");
+    std::vector<std::vector<float>> logits;
+    for (std::int32_t token = 0; token < 24; ++token) logits.push_back(session.step(token));
+    EXPECT_EQ(calls("cudaGraphLaunch") > before, graphs);
+    return logits;
+  };
+  for (const char* method : {"dense", "sparq:r=4:k=32", "window:k=20"}) {
+    for (const char* model : {"llama", "qwen2-sliding", "qwen3_5", "qwen3_moe"}) {
+      EXPECT_EQ(steps_of(model, method, true), steps_of(model, method, false)) << method << ", " << model;
+    }
+  }
+}
+
 TEST_F(DecodeStepTest, StepsOfSeveralSessionsTogetherAreThoseOfEachAlone) {
   const std::unique_ptr<gpu::Backend> cuda = testing::make_cuda();
   offload::Arena arena(topology, memory_of(*cuda));

@@ -4,8 +4,6 @@
 #include "gpu/cuda/api/step_graphs.h"
 #include "gpu/cuda/kernels/launch.h"
 #include "offload/error.h"
-#include "runtime/decode/session.h"
-#include "tests/gpu/cuda/backends.h"
 #include "tests/simt/stream_fixture.h"
 
 // Kernels of a step that are held back and launched as graphs.
@@ -167,39 +165,6 @@ TEST_F(StepGraphsTest, AKernelThatCannotBeLaunchedIsToldToItsStep) {
   };
   EXPECT_NE(failing().find("multiply_by"), std::string::npos);
   EXPECT_EQ(step(2, 3, 4), 30) << "the next step begins anew";
-}
-
-// Several blocks leave the tail meanwhile, whose tables and grids are others then.
-TEST(StepGraphsOfSessions, GiveTheBitsThatKernelsByThemselvesGive) {
-  reset();
-  const offload::Topology topology;
-  for (const char* text : {"dense", "sparq:r=4:k=32", "window:k=20"}) {
-    for (const char* name : {"llama", "qwen2-sliding", "qwen3_5", "qwen3_moe"}) {
-      std::vector<std::vector<float>> with, without;
-      for (auto* const steps : {&with, &without}) {
-        gpu::CudaOptions device;
-        device.step_graphs = steps == &with;
-        device.column_cache_bytes = device.row_cache_bytes = std::uint64_t{16} << 20;
-        const std::unique_ptr<gpu::Backend> cuda = testing::make_cuda(device);
-        offload::ArenaOptions memory;
-        memory.budget_bytes = std::uint64_t{64} << 20;
-        memory.chunk_bytes = std::uint64_t{1} << 20;
-        memory.listener = cuda->pinning();
-        offload::Arena arena(topology, memory);
-        const runtime::Model model(testing::golden_models() / name, *cuda);
-        runtime::SessionOptions options;
-        options.cache.block_tokens = 16;
-        options.cache.window = 8;
-        runtime::Session session(model, arena, options);
-        session.append(std::vector<std::int32_t>(40, 7));
-        session.set_method(runtime::make_method(runtime::parse_method(text, {}), model.config().head_dim));
-        const std::int64_t before = calls("cudaGraphLaunch");
-        for (std::int32_t token = 0; token < 24; ++token) steps->push_back(session.step(token));
-        EXPECT_EQ(calls("cudaGraphLaunch") > before, steps == &with);
-      }
-      EXPECT_EQ(with, without) << text << ", " << name;
-    }
-  }
 }
 
 }  // namespace

@@ -9,8 +9,8 @@
 namespace hayloft::gpu::cuda {
 namespace {
 
-constexpr std::size_t kFirstKernels = 8;  // of a step, less than a layer
-constexpr std::size_t kLeastKernels = 3;  // that are worth a graph
+constexpr std::size_t kFirstKernels = 8;   // of a step, less than a layer
+constexpr std::size_t kLeastKernels = 3;   // that are worth a graph
 constexpr std::size_t kMostKernels = 256;  // after which no more are waited for
 constexpr std::size_t kMostGraphs = 512;   // kept: two for each layer of a large model, for two shapes of its steps
 
@@ -205,8 +205,8 @@ bool StepGraphs::make(Graph& graph) {
     const cudaKernelNodeParams parameters = node_of(kernel, arguments);
     const bool first = graph.nodes.empty();
     cudaGraphNode_t node = nullptr;
-    result = cudaGraphAddKernelNode(&node, graph.graph, first ? nullptr : &graph.nodes.back(), first ? 0 : 1,
-                                    &parameters);
+    result =
+        cudaGraphAddKernelNode(&node, graph.graph, first ? nullptr : &graph.nodes.back(), first ? 0 : 1, &parameters);
     graph.nodes.push_back(node);
   }
   return result == cudaSuccess && cudaGraphInstantiate(&graph.ready, graph.graph, 0) == cudaSuccess;

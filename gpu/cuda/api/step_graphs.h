@@ -102,7 +102,8 @@ class StepGraphs {
     return [&]<std::size_t... i>(std::index_sequence<i...>) {
       return cudaLaunchKernelEx(&config, reinterpret_cast<void (*)(Parameters...)>(const_cast<void*>(function)),
                                 *static_cast<const std::remove_cv_t<Parameters>*>(arguments[i])...);
-    }(std::index_sequence_for<Parameters...>());
+    }
+    (std::index_sequence_for<Parameters...>());
   }
 
   void take();

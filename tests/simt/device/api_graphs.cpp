@@ -40,7 +40,8 @@ cudaError_t bind(const Runtime& runtime, const cudaKernelNodeParams* parameters,
 
 // Returns the place of a node in a graph; that behind the last where it is not of the graph.
 std::size_t place_of(const CUgraph_st& graph, cudaGraphNode_t node) {
-  const auto found = std::find_if(graph.nodes.begin(), graph.nodes.end(), [&](const auto& n) { return n.get() == node; });
+  const auto found =
+      std::find_if(graph.nodes.begin(), graph.nodes.end(), [&](const auto& n) { return n.get() == node; });
   return static_cast<std::size_t>(found - graph.nodes.begin());
 }
 
@@ -123,7 +124,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
       const std::size_t next = able[runtime.random() % able.size()];
       cudaLaunchConfig_t config = exec->nodes[next].config;
       config.stream = stream;
-      const cudaError_t result = hayloft::simt::queue_bound(runtime, config, exec->nodes[next].kernel, exec->nodes[next].bound);
+      const cudaError_t result =
+          hayloft::simt::queue_bound(runtime, config, exec->nodes[next].kernel, exec->nodes[next].bound);
       if (result != cudaSuccess) return result;
       done[next] = 1;
     }
