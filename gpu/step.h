@@ -3,15 +3,18 @@
 namespace hayloft::gpu {
 
 // One step of decoding, which the thread that begins it queues on Backend::stream() part by part. A device may hold
-// back what makes up a part, to be given several parts at once: nobody sees that, but for the time it takes.
+// back what makes up a part, to be given several parts at once. Nobody sees that but for the time it takes, and for
+// where something is thrown that the device refuses: by a later operation of the step, and by each behind that.
 class Step {
  public:
   Step() = default;
-  virtual ~Step() = default;  // queues what is held back
+  virtual ~Step() = default;  // queues what is held back, if the step has not ended, and throws nothing
   Step(const Step&) = delete;
   Step& operator=(const Step&) = delete;
 
-  virtual void part_ends() = 0;  // throws what the device throws
+  // Throw what the device throws.
+  virtual void part_ends() = 0;
+  virtual void ends() = 0;  // all of it is queued, so that what it has left may be committed
 };
 
 }  // namespace hayloft::gpu

@@ -105,7 +105,7 @@ CudaBackend::CudaBackend(const offload::Threads& threads, const CudaOptions& opt
       arena_(make_arena(device_, arena_budget(options.memory_bytes, options.sharers))),
       pins_(std::make_shared<HostPins>(options.kv_host, device_, threads, options.on_warning)),
       staging_(kPieceBytes, kPieces),
-      context_{{device_, compute_, copies_, arena_, *pins_, order_},
+      context_{{device_, compute_, copies_, arena_, *pins_, order_, graphs_},
                attribute(cudaDevAttrMultiProcessorCount, device_),
                attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device_),
                attribute(cudaDevAttrComputeCapabilityMajor, device_) >= 8,

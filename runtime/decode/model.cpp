@@ -205,6 +205,7 @@ void Model::forward(Cache& cache, Workspace& workspace, std::span<const std::int
   }
   require_finite(workspace.flag, cache.tokens() + T - 1);
   if (see && rows == T) see(tokens, act.normed);
+  if (step) step->ends();
   cache.commit();
 }
 

@@ -57,6 +57,7 @@ const float* Model::predict_behind(Cache& cache, Workspace& workspace, std::int3
   backend_->synchronize(backend_->stream());
   if (!is_finite(workspace.flag)) return nullptr;
   read(workspace.logits.as<float>());
+  if (step) step->ends();
   cache.commit();
   return act.normed;
 }

@@ -44,12 +44,14 @@ int Model::verify(Cache& cache, Workspace& workspace, std::span<const std::int32
     require_finite(workspace.flag, cache.tokens());
   } else if (!is_finite(workspace.flag)) {  // of a token that may not stay: the first one does
     cache.abandon();
+    step.reset();
     return verify(cache, workspace, tokens.first(1), attention, keep, see);
   }
   const int kept = keep(logits, T);
   if (kept < 1 || kept > T) throw std::logic_error("Model: not so many tokens have been verified");
   if (see) see(tokens.first(static_cast<std::size_t>(kept)), act.normed);
   if (kept < T) advance_again(cache, workspace, act, T, kept);
+  if (step) step->ends();
   cache.keep(kept);
   cache.commit();
   return kept;

@@ -127,11 +127,11 @@ constexpr double product_instructions[] = {95.4, 0, 139, 184, 122, 157, 186, 0, 
 // The kernels that one layer launches, as tests/simt/step_launches_test.cpp counts them, with four products of weights
 // that are packed alike and without the chunks of what is streamed; of recurrent layers, 18 as docs/internals/cuda.md
 // once counted, less the three that sums, flag and norms are spared. One kernel selects from short lists, where others
-// take three, one lists strips, and one finds out which rows the device keeps, as another does of planes; two kernels,
-// two copies and two that set memory fetch columns ahead. A kernel of its own normalises where the scan does not. Each
-// of them is assumed to cost a step launch_ms.
+// take three, one lists strips, and one finds out which rows the device keeps, as another does of planes; three fetch
+// columns ahead. A kernel of its own normalises where the scan does not. Each of them is assumed to cost a step
+// launch_ms, whether it is launched by itself or in a graph.
 constexpr double launches_of_selecting = 16, launches_of_kept = 1, launches_of_strips = 1, launches_of_others = 10,
-                 launches_of_recurrent = 15, launches_of_fetched = 6, launches_spared_by_short_lists = 2,
+                 launches_of_recurrent = 15, launches_of_fetched = 3, launches_spared_by_short_lists = 2,
                  launches_of_normalising = 1;
 constexpr double short_list_tokens = 65536;
 constexpr double launches_of_further = 3;  // tokens of a pass: attention to the tail and to the store, and the merge

@@ -103,33 +103,56 @@ TEST_F(DecodeStepTest, ExactSelectionBringsTheQueriesOfEachLayerToTheHost) {
   EXPECT_EQ(waits, at_the_end + layers);
 }
 
-// Several blocks leave the tail meanwhile, whose tables and grids are others then.
+struct GraphsOf {
+  const char* model;
+  const char* method;
+  int block_tokens = 16;
+  int prompt = 40;
+  std::uint64_t cached_bytes = 0;  // columns and rows; 1: columns are fetched ahead
+  gpu::Link link = gpu::Link::sm;
+};
+
+std::ostream& operator<<(std::ostream& out, const GraphsOf& of) {
+  return out << of.model << ", " << of.method << ", " << of.cached_bytes;
+}
+
+// A block leaves the tail meanwhile, whose tables and grids are others then.
 TEST_F(DecodeStepTest, GraphsGiveTheBitsThatKernelsByThemselvesGive) {
   // Returns the logits of some steps.
-  const auto steps_of = [&](const char* model_name, const char* method_text, bool graphs) {
+  const auto steps_of = [&](const GraphsOf& of, bool graphs) {
     gpu::CudaOptions device;
     device.step_graphs = graphs;
-    device.row_cache_bytes = std::uint64_t{1} << 20;
+    device.column_cache_bytes = device.row_cache_bytes = of.cached_bytes;
+    device.link.f16 = of.link;
+    device.short_list_keys = of.prompt > 40 ? 0 : device.short_list_keys;
     const std::unique_ptr<gpu::Backend> cuda = testing::make_cuda(device);
     offload::Arena arena(topology, memory_of(*cuda));
-    const Model model(testing::golden_models() / model_name, *cuda);
+    const Model model(testing::golden_models() / of.model, *cuda);
     runtime::SessionOptions options;
-    options.cache.block_tokens = 16;
+    options.cache.block_tokens = of.block_tokens;
     options.cache.window = 8;
     Session session(model, arena, options);
-    session.append(std::vector<std::int32_t>(40, 7));
-    session.set_method(runtime::make_method(runtime::parse_method(method_text, {}), model.config().head_dim));
+    session.append(std::vector<std::int32_t>(static_cast<std::size_t>(of.prompt), 7));
+    session.set_method(runtime::make_method(runtime::parse_method(of.method, {}), model.config().head_dim));
     const std::int64_t before = calls("cudaGraphLaunch");
+    const std::uint64_t spilled = session.cache().spilled_bytes();
     std::vector<std::vector<float>> logits;
-    for (std::int32_t token = 0; token < 24; ++token) logits.push_back(session.step(token));
+    for (std::int32_t token = 0; token < 20; ++token) logits.push_back(session.step(token));
     EXPECT_EQ(calls("cudaGraphLaunch") > before, graphs);
+    EXPECT_TRUE(session.cache().spilled_bytes() > spilled || model.config().global_layers() == 0) << of;
     return logits;
   };
+  std::vector<GraphsOf> all;
   for (const char* method : {"dense", "sparq:r=4:k=32", "window:k=20"}) {
-    for (const char* model : {"llama", "qwen2-sliding", "qwen3_5", "qwen3_moe"}) {
-      EXPECT_EQ(steps_of(model, method, true), steps_of(model, method, false)) << method << ", " << model;
-    }
+    for (const char* model : {"llama", "qwen2-sliding", "qwen3_5", "qwen3_moe"}) all.push_back({model, method});
   }
+  constexpr int prompt = 3 * 256 - 4;  // with the window a block more than has been stored, soon
+  for (const std::uint64_t cached : {std::uint64_t{16} << 20, std::uint64_t{1}}) {
+    for (const char* method : {"sparq:r=4:k=32", "sparq:r=4:k=2"})
+      all.push_back({"llama", method, 256, prompt, cached});
+  }
+  all.push_back({"llama", "sparq:r=4:k=32", 256, prompt, 0, gpu::Link::copy});
+  for (const GraphsOf& of : all) EXPECT_EQ(steps_of(of, true), steps_of(of, false)) << of;
 }
 
 TEST_F(DecodeStepTest, StepsOfSeveralSessionsTogetherAreThoseOfEachAlone) {

@@ -167,5 +167,35 @@ TEST_F(StepGraphsTest, AKernelThatCannotBeLaunchedIsToldToItsStep) {
   EXPECT_EQ(step(2, 3, 4), 30) << "the next step begins anew";
 }
 
+TEST_F(StepGraphsTest, AStepDoesNotEndBeforeAllOfItIsLaunched) {
+  gpu::cuda::LostLaunches lost(*graphs);
+  EXPECT_FALSE(lost.any());
+  fail_call("cudaLaunchKernelEx", 4, cudaErrorLaunchOutOfResources);
+  const std::unique_ptr<gpu::Step> held = graphs->begin();
+  queue(2, 3, 4);
+  EXPECT_THROW(held->ends(), Error);
+  EXPECT_TRUE(lost.any());
+  EXPECT_FALSE(lost.any());
+}
+
+TEST_F(StepGraphsTest, AGraphThatMayHaveBeenLaunchedIsNotLaunchedAgain) {
+  step(2, 3, 4);
+  fail_call("cudaGraphLaunch", 1, cudaErrorUnknown);
+  EXPECT_THROW(step(2, 3, 4), Error);
+  EXPECT_EQ(calls("cudaLaunchKernelEx"), 4) << "of the first time";
+}
+
+TEST_F(StepGraphsTest, OfMoreThanAreKeptTheOldestGo) {
+  for (int times = 0; times < 3; ++times) {
+    const std::unique_ptr<gpu::Step> held = graphs->begin();
+    for (int place = 0; place < 600; ++place) {
+      queue(2, 3, 4);
+      in_order(stream);
+    }
+    EXPECT_EQ(value(), 30);
+  }
+  EXPECT_LE(calls("cudaGraphInstantiate") - calls("cudaGraphExecDestroy"), 512);
+}
+
 }  // namespace
 }  // namespace hayloft::simt

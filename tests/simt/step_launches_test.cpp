@@ -124,9 +124,9 @@ INSTANTIATE_TEST_SUITE_P(
                                   offload::ColumnFormat::planes},
                                  3, 3, 6),
                       with_calls({"SparqByStrips", "sparq:r=4:k=2", 14, true, true}, 3, 3, 5),
-                      with_calls({"SparqOfShortListsFetchedAhead", "sparq:r=4:k=32", 12, false, false, gpu::Link::sm, 0,
+                      with_calls({"SparqOfShortListsFetchedAhead", "sparq:r=4:k=32", 13, false, false, gpu::Link::sm, 0,
                                   true},
-                                 6, 38),
+                                 6, 21),
                       with_calls({"SparqByCopies", "sparq:r=4:k=32", 14, true, false, gpu::Link::copy, 1}, 5, 57)),
     test::by_value);
 

@@ -56,7 +56,8 @@ class StoreTablesTest : public ::testing::Test {
   DeviceArena device_memory{0, std::uint64_t{64} << 20};
   std::shared_ptr<HostPins> pins = std::make_shared<HostPins>(gpu::KvHost::automatic, 0, threads(), nullptr);
   StreamOrder order;
-  const DeviceContext context{0, stream, nullptr, device_memory, *pins, order};
+  StepGraphs graphs{0, stream, true};
+  const DeviceContext context{0, stream, nullptr, device_memory, *pins, order, graphs};
   StoreTables tables{context};
 };
 

@@ -105,6 +105,73 @@ class ThrowBetweenFillAndWait : public ::testing::Test {
   }
 };
 
+// Steps over a device that keeps columns and rows, of which it has none yet.
+class HeldSteps {
+ public:
+  HeldSteps() {
+    for (const unsigned seed : {1u, 2u}) queries_.push_back(upload(*cuda_, random_query(query_heads, d, seed)));
+    args_.rank = 4;
+    args_.k = k;
+    args_.limit = stored;
+    what_.positions = positions_.as<std::int32_t>();
+    what_.lists = 1;
+    what_.k = k;
+    what_.ranges[0] = {stored, stored + tail};
+  }
+  std::vector<float> run() {
+    std::vector<float> all;
+    for (const gpu::Buffer& q : queries_) {
+      const std::unique_ptr<gpu::Step> step = cuda_->begin_step(1);
+      const gpu::CacheView view = cache_.on_cuda();
+      cuda_->fetch_ahead(view, cuda_->stream());
+      cuda_->select_sparq(view, q.as<float>(), query_heads, args_, positions_.as<std::int32_t>(), alpha_.as<float>(),
+                          cuda_->stream());
+      cuda_->attend(view, q.as<float>(), query_heads, what_, out_.as<float>(), cuda_->stream());
+      step->ends();
+      const std::vector<float> values = download<float>(*cuda_, out_);
+      all.insert(all.end(), values.begin(), values.end());
+    }
+    return all;
+  }
+
+ private:
+  static constexpr int query_heads = 2, d = 16, stored = 600, tail = 20, k = 20;
+  const std::unique_ptr<gpu::Backend> cuda_ = make_cuda(
+      {.column_cache_bytes = std::uint64_t{1} << 20, .row_cache_bytes = std::uint64_t{1} << 20, .keep_steps = false});
+  SharedCache cache_{*cuda_,
+                     {.kv_heads = 1, .head_dim = d, .block_tokens = 256, .stored = stored, .tail = tail},
+                     SharedCache::Host::pinned};
+  const gpu::Buffer out_ = cuda_->allocate(query_heads * d * sizeof(float), cuda_->stream());
+  const gpu::Buffer positions_ = cuda_->allocate(k * sizeof(std::int32_t), cuda_->stream());
+  const gpu::Buffer alpha_ = cuda_->allocate(query_heads * sizeof(float), cuda_->stream());
+  std::vector<gpu::Buffer> queries_;
+  gpu::SparqSelect args_;
+  gpu::Attended what_;
+};
+
+// Kernels of a step are launched when the operations that queued them are done, and what the device keeps has been
+// noted.
+TEST_F(ThrowBetweenFillAndWait, OfStepsWhoseKernelsAreHeld) {
+  const std::vector<float> expected = HeldSteps().run();
+  int n = 1;
+  for (bool failed = true; failed; ++n) {
+    simt::reset(static_cast<std::uint64_t>(n));
+    HeldSteps steps;
+    simt::fail_call("cudaLaunchKernelEx", n, cudaErrorLaunchOutOfResources);
+    failed = false;
+    try {
+      steps.run();
+    } catch (const Error&) {
+      failed = true;
+    }
+    simt::reset(static_cast<std::uint64_t>(n));
+    for (int again = 0; again < 2; ++again) {
+      EXPECT_EQ(steps.run(), expected) << "after launch " << n << " had failed";
+    }
+  }
+  EXPECT_GT(n, 10);
+}
+
 TEST_F(ThrowBetweenFillAndWait, OfRowsThatAreCopied) {
   attend(SharedCache::Host::pinned);
 }

@@ -9,10 +9,9 @@
 namespace hayloft::gpu::cuda {
 namespace {
 
-constexpr std::size_t kFirstKernels = 8;   // of a step, less than a layer
-constexpr std::size_t kLeastKernels = 3;   // that are worth a graph
-constexpr std::size_t kMostKernels = 256;  // after which no more are waited for
-constexpr std::size_t kMostGraphs = 512;   // kept: two for each layer of a large model, for two shapes of its steps
+constexpr std::size_t kFirstKernels = 8;  // of a step, less than a layer
+constexpr std::size_t kLeastKernels = 3;  // that are worth a graph
+constexpr std::size_t kMostGraphs = 512;  // kept: two for each layer of a large model, for two shapes of its steps
 
 bool same(const dim3& a, const dim3& b) {
   return a.x == b.x && a.y == b.y && a.z == b.z;
@@ -28,7 +27,8 @@ class StepGraphs::Held final : public Step {
     graphs.end(*this);
     step_ = nullptr;
   }
-  void part_ends() override { graphs.part_ends(*this); }
+  void part_ends() override { graphs.part_ends(*this, false); }
+  void ends() override { graphs.part_ends(*this, true); }
   void rethrow() const {
     if (failure) std::rethrow_exception(failure);
   }
@@ -104,7 +104,7 @@ void StepGraphs::launch_held_quietly(cudaStream_t stream) noexcept {
   if (holding_ == 0) return;
   const std::lock_guard all(all_mutex_);
   for (StepGraphs* const graphs : all_) {
-    if (graphs->stream_ != stream) continue;
+    if (stream != nullptr && graphs->stream_ != stream) continue;
     const std::lock_guard lock(graphs->mutex_);
     graphs->flush();
   }
@@ -126,11 +126,11 @@ void StepGraphs::take() {
   owner_ = step_;
 }
 
-void StepGraphs::part_ends(Held& of) {
+void StepGraphs::part_ends(Held& of, bool all) {
   const std::lock_guard lock(mutex_);
-  if (owner_ == &of && held_.kernels.size() >= of.wanted) {
+  if (owner_ == &of && (all || held_.kernels.size() >= of.wanted)) {
     flush();
-    of.wanted = std::min(2 * of.wanted, kMostKernels);
+    of.wanted = std::min(2 * of.wanted, most_kernels);
   }
   of.rethrow();
 }
@@ -148,6 +148,7 @@ void StepGraphs::flush() noexcept {
     if (held_.kernels.size() < kLeastKernels || !launched_as_graph()) launch_each();
   } catch (...) {
     owner_->failure = std::current_exception();
+    ++lost_;
   }
   ++owner_->place;
   held_.clear();
@@ -223,7 +224,8 @@ bool StepGraphs::update(Graph& graph) {
   return true;
 }
 
-// False: they are to be launched one by one, as those of a graph that the driver has refused are from then on.
+// False: they are to be launched one by one, as those of a graph that the driver has refused are from then on. Throws
+// where it is not sure that none has been launched.
 bool StepGraphs::launched_as_graph() {
   Graph& graph = graph_of_held();
   if (graph.refused) return false;
@@ -231,11 +233,13 @@ bool StepGraphs::launched_as_graph() {
     graph.last = held_;
     return false;
   }
-  const bool launched =
-      (graph.ready ? update(graph) : make(graph)) && cudaGraphLaunch(graph.ready, stream_) == cudaSuccess;
-  if (launched) {
-    std::swap(graph.last, held_);
-    return true;
+  if (graph.ready ? update(graph) : make(graph)) {
+    const cudaError_t result = cudaGraphLaunch(graph.ready, stream_);
+    if (result == cudaSuccess) {
+      std::swap(graph.last, held_);
+      return true;
+    }
+    if (result != cudaErrorMemoryAllocation && result != cudaErrorNotSupported) check(result, "cudaGraphLaunch");
   }
   cudaGetLastError();  // what is wrong for good is so for each of the kernels
   destroy(graph);

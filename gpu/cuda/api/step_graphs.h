@@ -24,7 +24,12 @@ namespace hayloft::gpu::cuda {
 //
 // All else that is queued on the stream comes behind what is held, whoever queues it: kernels come through launch()
 // (gpu/cuda/kernels/launch.h), which knows, and whoever calls CUDA with a stream otherwise says in_order(stream).
-// Thread-safe. It holds kernels of one thread at a time.
+// Where a kernel that was held could not be launched, those behind it that were held too are dropped, and every further
+// operation of their step throws. What had been noted of their results is wrong then: who notes any for later steps
+// asks LostLaunches.
+//
+// Thread-safe. It holds kernels of one thread at a time. All of a process are in one list, because a stream is all that
+// most calls of CUDA are given.
 class StepGraphs {
  public:
   // With `on` false nothing is ever held.
@@ -38,9 +43,12 @@ class StepGraphs {
 
   // Returns the one that holds what the calling thread launches on this stream; null: it is not in a step.
   static StepGraphs* of_step(cudaStream_t stream);
-  // Launches what is held of any thread on this stream. What goes wrong is thrown to the thread that is in the step.
+  // Launches what is held of any thread on this stream; null: on every stream. What goes wrong is thrown to the thread
+  // that is in the step, by the first, or when it goes on.
   static void launch_held(cudaStream_t stream);
   static void launch_held_quietly(cudaStream_t stream) noexcept;
+
+  std::uint64_t lost() const { return lost_; }  // how many times a launch of what was held has failed
 
   // Holds a kernel of the calling thread, behind those that are held. Throws Error where one before could not be
   // launched.
@@ -53,9 +61,12 @@ class StepGraphs {
     (held_.push(arguments), ...);
     held_.kernels.push_back({name, reinterpret_cast<const void*>(kernel), config.gridDim, config.blockDim,
                              config.dynamicSmemBytes, first, sizeof...(Parameters), &launch_by<Parameters...>});
+    if (held_.kernels.size() >= most_kernels) flush();
   }
 
  private:
+  static constexpr std::size_t most_kernels = 256;  // that are held
+
   class Held;
 
   struct Kernel {
@@ -107,7 +118,7 @@ class StepGraphs {
   }
 
   void take();
-  void part_ends(Held& of);
+  void part_ends(Held& of, bool all);
   void end(Held& of) noexcept;
   void flush() noexcept;
   Graph& graph_of_held();
@@ -126,11 +137,26 @@ class StepGraphs {
   const int device_;
   const cudaStream_t stream_;
   const bool on_;
+  std::atomic<std::uint64_t> lost_ = 0;
   std::mutex mutex_;  // guards all below
   Kernels held_;
   Held* owner_ = nullptr;                          // the step of what is held
   std::unordered_map<std::size_t, Graph> graphs_;  // by kernels and place
   std::uint64_t uses_ = 0;
+};
+
+// Tells who notes what kernels are to leave, whether some have been lost since it asked last.
+class LostLaunches {
+ public:
+  explicit LostLaunches(const StepGraphs& graphs) : graphs_(graphs) {}
+  bool any() {
+    const std::uint64_t now = graphs_.lost();
+    return std::exchange(seen_, now) != now;
+  }
+
+ private:
+  const StepGraphs& graphs_;
+  std::uint64_t seen_ = 0;
 };
 
 // The stream, with nothing held back: whatever is queued on it comes behind all that was before.

@@ -28,9 +28,9 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
-  void record(cudaStream_t stream) { HAYLOFT_CUDA(cudaEventRecord(event_, in_order(stream))); }
+  void record(cudaStream_t stream) { HAYLOFT_CUDA(cudaEventRecord(event_, in_order_quietly(stream))); }
   // The stream waits, not the host.
-  void wait(cudaStream_t stream) const { HAYLOFT_CUDA(cudaStreamWaitEvent(in_order(stream), event_, 0)); }
+  void wait(cudaStream_t stream) const { HAYLOFT_CUDA(cudaStreamWaitEvent(in_order_quietly(stream), event_, 0)); }
 
  protected:
   explicit Event(unsigned flags) { HAYLOFT_CUDA(cudaEventCreateWithFlags(&event_, flags)); }

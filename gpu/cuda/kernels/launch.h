@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <mutex>
 #include <type_traits>
 #include <utility>
 
@@ -40,6 +41,8 @@ void launch(const char* name, void (*kernel)(Parameters...), const Shape& shape,
 // was. Throws Error when the device has less.
 template <class... Parameters>
 void allow_shared(const char* name, void (*kernel)(Parameters...), unsigned bytes) {
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
   const auto* const function = reinterpret_cast<const void*>(kernel);
   cudaFuncAttributes now{};
   check(cudaFuncGetAttributes(&now, function), name);

@@ -39,7 +39,8 @@ class ColumnStreams {
         region_(region),
         test_(test),
         arena_(run.device(), kArenaBytes),
-        context_{run.device(), run.stream(), run.other(), arena_, region.pins(), order_},
+        graphs_(run.device(), run.stream(), false),
+        context_{run.device(), run.stream(), run.other(), arena_, region.pins(), order_, graphs_},
         layout_({1, 1, kHeadDim, kBlockTokens, test.format}),
         components_(kHeadDim) {
     std::iota(components_.begin(), components_.end(), 0);
@@ -151,6 +152,7 @@ class ColumnStreams {
   const ColumnTest test_;
   DeviceArena arena_;
   StreamOrder order_;
+  StepGraphs graphs_;
   const DeviceContext context_;
   const offload::BlockLayout layout_;
   std::vector<std::int32_t> components_;

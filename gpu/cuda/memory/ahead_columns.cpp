@@ -30,6 +30,13 @@ void AheadColumns::stop(Piece& piece, cudaStream_t stream) noexcept {
   cudaMemsetAsync(AheadBlocks{piece.layout, piece.memory}.stop(), 1, sizeof(unsigned), in_order_quietly(stream));
 }
 
+// Choices may not have been left, and what was fetched by them is none.
+void AheadColumns::forget_lost() noexcept {
+  if (!lost_.any()) return;
+  for (auto& [first, choice] : choices_) choice.wanted = false;
+  for (Piece& piece : pieces_) piece.serials.clear();
+}
+
 void AheadColumns::settle(cudaStream_t stream) noexcept {
   if (!under_way_) return;
   const std::lock_guard lock(mutex_);
@@ -41,7 +48,7 @@ void AheadColumns::settle(cudaStream_t stream) noexcept {
   try {
     context_.order(stream_, stream);
     if (stream == context_.compute) under_way_ = false;
-  } catch (const Error&) {  // nothing is read any more
+  } catch (const Error&) {  // the device is lost, and nothing is read any more
   }
 }
 
@@ -110,14 +117,15 @@ AheadColumns::Choice* AheadColumns::choice_for(const offload::LayerView& view, i
 
 std::unique_ptr<AheadColumns::Use> AheadColumns::use(const offload::LayerView& view, int rank, cudaStream_t stream) {
   std::unique_lock lock(mutex_);
+  forget_lost();
   Choice* const choice = choice_for(view, rank, stream);
   if (choice == nullptr) return {};
   std::unique_ptr<Use> use(new Use(*this, std::move(lock), *choice));
   for (Piece& piece : pieces_) {
     if (piece.layout.rank != rank || !serves(piece.serials, view)) continue;
     use->fetched_ = AheadBlocks{piece.layout, piece.memory, piece.pending};
-    stop(piece, stream);
-    use->over_ = piece.fetched.get();
+    if (std::exchange(piece.pending, false)) use->stop_ = use->fetched_->stop();
+    use->piece_ = &piece;
     break;
   }
   return use;
@@ -156,6 +164,7 @@ bool AheadColumns::make_room(Piece& piece, const AheadLayout& layout, cudaStream
 
 std::optional<AheadColumns::Fetch> AheadColumns::begin(const offload::LayerView& view, cudaStream_t stream) {
   std::unique_lock lock(mutex_);
+  forget_lost();
   if (busy_ > 0) return {};
   const auto found = choices_.find(view.serials.front());
   if (found == choices_.end() || !found->second.wanted) return {};
@@ -171,13 +180,9 @@ std::optional<AheadColumns::Fetch> AheadColumns::begin(const offload::LayerView&
   if (!make_room(piece, layout, stream)) return {};
   piece.layout = layout;
   piece.used = ++uses_;
-  // Waits for what is on its way of the last fetch, if nobody has read that.
-  if (piece.fetched) piece.fetched->wait(stream);
-  HAYLOFT_CUDA(cudaMemsetAsync(piece.memory, 0, layout.data_offset(), in_order(stream)));
-  const AheadBlocks to{layout, piece.memory};
-  check(cudaMemcpyAsync(to.list(), choice.memory, choice.bytes(), cudaMemcpyDeviceToDevice, in_order(stream)),
-        "cudaMemcpyAsync", choice.bytes());
-  return Fetch{to, &piece, &choice, std::move(lock)};
+  // Waits for what is on its way of the last fetch, if no step has.
+  if (piece.fetched && !(piece.awaited && stream == context_.compute)) piece.fetched->wait(stream);
+  return Fetch{{layout, piece.memory}, &piece, &choice, std::move(lock)};
 }
 
 void AheadColumns::queued(const Fetch& fetch, const offload::LayerView& view) {
@@ -185,6 +190,7 @@ void AheadColumns::queued(const Fetch& fetch, const offload::LayerView& view) {
   fetch.piece->fetched->record(stream_);
   fetch.piece->serials.assign(view.serials.begin(), view.serials.end());
   fetch.piece->pending = true;
+  fetch.piece->awaited = false;
   fetch.choice->wanted = false;  // if no step comes, not again
 }
 

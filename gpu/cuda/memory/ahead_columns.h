@@ -101,13 +101,15 @@ class AheadColumns {
     AheadLayout layout;
     std::vector<std::uint64_t> serials;  // of the blocks; empty: there are none
     bool pending = false;                // no step has read it yet, and nobody has stopped the fetch
+    bool awaited = false;                // by the compute stream, since the fetch
     std::unique_ptr<Event> fetched;      // behind the fetch
     std::uint64_t used = 0;
   };
 
  public:
   // `mutex`: the StoreTables', as for the ColumnCache.
-  AheadColumns(const DeviceContext& context, std::recursive_mutex& mutex) : context_(context), mutex_(mutex) {}
+  AheadColumns(const DeviceContext& context, std::recursive_mutex& mutex)
+      : context_(context), mutex_(mutex), lost_(context.graphs) {}
   ~AheadColumns();
   AheadColumns(const AheadColumns&) = delete;
   AheadColumns& operator=(const AheadColumns&) = delete;
@@ -121,9 +123,13 @@ class AheadColumns {
     // i32 [Hkv][rank] in device memory, where the step leaves what it chooses.
     std::int32_t* choices() const { return choice_.memory; }
     const std::optional<AheadBlocks>& fetched() const { return fetched_; }
+    // Where a kernel is to set 1 as soon as the step has come; null: the fetch is over.
+    unsigned* stop() const { return stop_; }
     // Whoever reads that waits for what was on its way when the step came.
     void wait(cudaStream_t stream) const {
-      if (over_) over_->wait(stream);
+      if (!piece_) return;
+      piece_->fetched->wait(stream);
+      piece_->awaited = piece_->awaited || stream == ahead_.context_.compute;
     }
     // The choice has been left there, and is to be fetched before the next step, once, if `wanted`.
     void left(bool wanted) { choice_.wanted = wanted; }
@@ -138,16 +144,17 @@ class AheadColumns {
     std::unique_lock<std::recursive_mutex> lock_;
     Choice& choice_;
     std::optional<AheadBlocks> fetched_;
-    const Event* over_ = nullptr;  // behind the fetch
+    Piece* piece_ = nullptr;
+    unsigned* stop_ = nullptr;
   };
-  // Returns what a step reads that chooses `rank` whole columns of each KV head and is queued on `stream`, which stops
-  // the fetch where that is not over. Null where there is no room.
+  // Returns what a step reads that chooses `rank` whole columns of each KV head and is queued on `stream`. Null where
+  // there is no room.
   std::unique_ptr<Use> use(const offload::LayerView& view, int rank, cudaStream_t stream);
 
   // Returns whether begin() may have something to fetch, which costs less to ask.
   bool wants(const offload::LayerView& view) const;
-  // Tells of a fetch that is to be queued on stream(), behind `stream`: the columns of the list, of all blocks.
-  // Addresses have to be put there first; all but these and the data is there when the stream has come here.
+  // Tells of a fetch that is to be queued on stream(), behind `stream`: the columns of the choice, of all blocks. List
+  // and addresses have to be put there first, and zeros wherever else there are no data.
   struct Fetch {
     AheadBlocks to;
     Piece* piece;
@@ -178,6 +185,7 @@ class AheadColumns {
 
   Choice* choice_for(const offload::LayerView& view, int rank, cudaStream_t stream);
   Piece* piece_for(const offload::LayerView& view);  // null: all wait for their steps
+  void forget_lost() noexcept;
   void stop(Piece& piece, cudaStream_t stream) noexcept;
   bool make_room(Piece& piece, const AheadLayout& layout, cudaStream_t stream);
   void* allocate(std::uint64_t bytes, cudaStream_t stream);  // null where there is no room
@@ -186,6 +194,7 @@ class AheadColumns {
 
   const DeviceContext& context_;
   std::recursive_mutex& mutex_;  // guards all below
+  LostLaunches lost_;
   OwnedStream stream_;
   std::atomic<bool> under_way_ = false;
   Choices choices_;

@@ -32,6 +32,7 @@ ColumnCache::ColumnCache(const DeviceContext& context, std::recursive_mutex& mut
       mutex_(mutex),
       ahead_(ahead),
       most_(bytes == column_cache_rest ? context.arena.budget_bytes() - context.arena.budget_bytes() / 8 : bytes),
+      lost_(context.graphs),
       stream_(context.compute) {}
 
 ColumnCache::~ColumnCache() {
@@ -67,6 +68,7 @@ std::unique_ptr<ColumnCache::Use> ColumnCache::use(const CacheView& cache, cudaS
   if (!keeps(cache.store)) return {};
   std::unique_lock lock(mutex_);
   become(stream);
+  if (lost_.any()) spare(UINT64_MAX);
   ++uses_;
   layers_ = static_cast<std::uint64_t>(cache.layers);
   View& view = look_up(cache.store);

@@ -132,7 +132,8 @@ class ColumnCache {
   std::uint64_t spared_at_ = 0;           // the use before spare() was called last
   std::uint64_t spared_to_ = UINT64_MAX;  // what it left
   bool building_ = false;                 // what it has is not to be freed just now
-  cudaStream_t stream_;                   // that used it last
+  LostLaunches lost_;
+  cudaStream_t stream_;  // that used it last
 };
 
 }  // namespace hayloft::gpu::cuda

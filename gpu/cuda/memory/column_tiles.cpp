@@ -220,7 +220,7 @@ void ColumnTiles::gather(const ColumnRange& range, std::byte* tile) {
     const std::uint64_t width = share(whole, parts.back().offset + parts.back().tokens, layout.block_tokens);
     if (width == 0) return;
     HAYLOFT_CUDA(cudaMemcpy2DAsync(tile + offset, pitch, staged + offset, pitch, width, static_cast<std::size_t>(count),
-                                   cudaMemcpyHostToDevice, context_.copies));
+                                   cudaMemcpyHostToDevice, in_order(context_.copies)));
   };
   send(0, run_bytes(layout), run_bytes_, count_.runs);
   send(static_cast<std::uint64_t>(count_.runs) * run_bytes_, layout.scale_bytes, scale_bytes_, count_.columns);

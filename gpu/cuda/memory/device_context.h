@@ -17,6 +17,7 @@ struct DeviceContext {
   DeviceArena& arena;    // all device memory, within a budget
   HostPins& pins;        // host memory that the device reads in place
   StreamOrder& order;    // order(before, after)
+  StepGraphs& graphs;    // of the compute stream
 };
 
 // Device memory for the length of an operation: allocated and freed in stream order, so that freeing it while kernels

@@ -4,6 +4,7 @@
 
 #include "gpu/cuda/api/device.h"
 #include "gpu/cuda/api/refuse.h"
+#include "gpu/cuda/api/step_graphs.h"
 #include "gpu/cuda/memory/device_arena.h"
 #include "gpu/cuda/memory/host_pins.h"
 #include "gpu/cuda_memory.h"
@@ -151,7 +152,8 @@ void HostPins::releasing(std::byte* data, std::uint64_t bytes) noexcept {
   use_device(device_);
   generation_++;
   refused_bytes_ = UINT64_MAX;  // what is given up here may be granted elsewhere
-  cudaDeviceSynchronize();      // fails when the device is lost, and then nothing reads any more
+  StepGraphs::launch_held_quietly(nullptr);
+  cudaDeviceSynchronize();  // fails when the device is lost, and then nothing reads any more
   for (auto pin = first; pin != last; ++pin) {
     cudaHostUnregister(const_cast<std::byte*>(pin->first));
     pinned_bytes_ -= pin->second.bytes;

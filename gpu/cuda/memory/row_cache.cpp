@@ -29,6 +29,7 @@ RowCache::RowCache(const DeviceContext& context, std::recursive_mutex& mutex, co
       mutex_(mutex),
       ahead_(ahead),
       most_(bytes == row_cache_rest ? context.arena.budget_bytes() / 32 : bytes),
+      lost_(context.graphs),
       stream_(context.compute) {}
 
 RowCache::~RowCache() {
@@ -54,6 +55,7 @@ std::unique_ptr<RowCache::Use> RowCache::use(const offload::LayerView& view, cud
   std::unique_lock lock(mutex_);
   become(stream);
   ++uses_;
+  if (lost_.any()) release();
   if (!fits(*view.layout)) {
     release();
     if (tried_ == 0 || uses_ - tried_ > kPatience) make(*view.layout);

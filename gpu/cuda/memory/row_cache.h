@@ -77,6 +77,7 @@ class RowCache {
   std::uint64_t uses_ = 0;
   std::uint64_t tried_ = 0;  // the use at which memory was asked for or given back last
   bool making_ = false;
+  LostLaunches lost_;
   cudaStream_t stream_;  // that used it last
 };
 

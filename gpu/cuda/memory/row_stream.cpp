@@ -177,7 +177,7 @@ void RowStream::stage(Heads heads, std::int64_t begin, std::int64_t end, const A
       const std::uint64_t width = static_cast<std::uint64_t>(n) * bytes;
       HAYLOFT_CUDA(cudaMemcpy2DAsync(to + static_cast<std::uint64_t>(head * pitch + at - begin) * bytes,
                                      static_cast<std::uint64_t>(pitch) * bytes, piece, width, width,
-                                     static_cast<std::size_t>(h), cudaMemcpyHostToDevice, context_.copies));
+                                     static_cast<std::size_t>(h), cudaMemcpyHostToDevice, in_order(context_.copies)));
       ring.release(context_.copies);
       at += n;
     }

@@ -172,9 +172,15 @@ bool StoreTables::pinned(const offload::LayerView& view) {
 }
 
 void StoreTables::upload(Table& table, const offload::LayerView& view, cudaStream_t stream) {
-  if (!table.memory) {
-    table.memory = context_.arena.allocate(table.bytes(), stream);
+  const std::uint64_t lost = context_.graphs.lost();
+  if (!table.memory || table.lost != lost) {
+    if (!table.memory) {
+      table.memory = context_.arena.allocate(table.bytes(), stream);
+    } else if (stream != table.stream) {
+      context_.order(table.stream, stream);
+    }
     table.stream = stream;
+    table.lost = lost;
     auto* to = static_cast<std::byte*>(table.memory);
     const auto next = [&](const auto& values) {
       const std::uint64_t bytes = values.size() * sizeof(values[0]);

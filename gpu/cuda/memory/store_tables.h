@@ -67,6 +67,7 @@ class StoreTables {
     std::vector<BlockRun> runs;
     void* memory = nullptr;  // the addresses, serials, value sums, spread and ranges; null until a kernel wants it
     cudaStream_t stream = nullptr;  // that used it last
+    std::uint64_t lost = 0;         // StepGraphs', when all of that was uploaded
 
     std::uint64_t ranges_offset() const {  // a multiple of 16
       const std::uint64_t before = blocks.size() * sizeof(std::byte*) + serials.size() * sizeof(std::uint64_t) +

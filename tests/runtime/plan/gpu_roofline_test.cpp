@@ -153,7 +153,7 @@ TEST_F(GpuRooflineTest, ColumnsThatAreChosenAgainComeWhileMatricesAreMultiplied)
   fetched.columns_again = 0.7;
   const auto stages = predict_stages(fetched, small_card);
   EXPECT_NEAR(ms_of(stages, "column scan"), link - 0.7 * weights, 1e-9);
-  EXPECT_NEAR(ms_of(stages, "launches"), ms_of(alone, "launches") + 32 * 6 * 0.003, 1e-9);
+  EXPECT_NEAR(ms_of(stages, "launches"), ms_of(alone, "launches") + 32 * 3 * 0.003, 1e-9);
   for (const PredictedStage& stage : stages) {
     EXPECT_EQ(stage.basis == Basis::assumed, stage.stage == "column scan" || stage.stage == "launches") << stage.stage;
   }

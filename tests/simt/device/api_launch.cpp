@@ -72,9 +72,11 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* ke
   return api("cudaFuncGetAttributes", [&](Runtime& runtime) {
     if (!attributes || !kernel) return cudaErrorInvalidDeviceFunction;
     const auto raised = runtime.shared_limits.find(kernel);
-    const std::size_t limit =
-        raised == runtime.shared_limits.end() ? hayloft::simt::default_shared_bytes : raised->second;
-    *attributes = {0, static_cast<int>(limit)};
+    std::size_t own = 0;
+    for (const auto& variable : hayloft::simt::shared_variables(kernel)) own += variable.bytes;
+    const std::size_t unraised =
+        hayloft::simt::default_shared_bytes - std::min(own, hayloft::simt::default_shared_bytes);
+    *attributes = {own, static_cast<int>(raised == runtime.shared_limits.end() ? unraised : raised->second)};
     return cudaSuccess;
   });
 }

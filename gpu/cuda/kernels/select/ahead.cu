@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "gpu/cuda/cuda_backend.h"
+#include "gpu/cuda/kernels/elementwise.cuh"
 #include "gpu/cuda/kernels/launch.h"
 #include "gpu/cuda/kernels/warp.cuh"
 
@@ -17,6 +18,21 @@ constexpr int kAheadWarps = kAheadThreads / kWarp;
 // (column_scan.cuh), and leave the multiprocessors to what else is queued.
 constexpr std::int64_t kGatherBlocks = 16;
 constexpr int kLoads = 4;  // of 16 bytes that a lane has on the way
+
+// Grid: some blocks. Puts a fetch's list and addresses where they belong, and zeros wherever else there are no data.
+__global__ void prepare_ahead(const AheadBlocks to, const std::int32_t* choices, const std::byte* const* addresses) {
+  const auto set = [&](std::uint64_t begin, std::uint64_t end) {
+    for (std::uint64_t at = begin + 16 * static_cast<std::uint64_t>(global_thread()); at < end;
+         at += 16 * all_threads()) {
+      store16(to.memory + at, uint4{});
+    }
+  };
+  set(0, to.layout.addresses_offset());
+  set(to.layout.got_offset(), to.layout.data_offset());
+  const auto columns = static_cast<std::int64_t>(to.layout.columns());
+  for (std::int64_t i = global_thread(); i < columns; i += all_threads()) to.list()[i] = choices[i];
+  for (std::int64_t i = global_thread(); i < to.layout.blocks; i += all_threads()) to.addresses()[i] = addresses[i];
+}
 
 struct AheadGather {
   AheadBlocks to;
@@ -167,9 +183,9 @@ void CudaBackend::fetch_ahead(const CacheView& next, Stream queue) {
   if (!fetch) return;
   const AheadBlocks& to = fetch->to;
   // The table that the others read may be freed before the fetch is over.
-  check(cudaMemcpyAsync(to.addresses(), store.blocks, view.blocks.size() * sizeof(std::byte*), cudaMemcpyDeviceToDevice,
-                        in_order(stream)),
-        "cudaMemcpyAsync");
+  const auto words = static_cast<std::int64_t>(to.layout.data_offset() / 16);
+  launch("prepare_ahead", prepare_ahead, strided(context_.multiprocessors, words), stream, to, fetch->choice->memory,
+         store.blocks);
   AheadGather gather;
   gather.to = to;
   gather.cached = columns_.known_blocks(view);

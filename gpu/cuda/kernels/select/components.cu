@@ -145,6 +145,14 @@ __device__ inline PartialSoftmax behind(const PartialSoftmax& partials, std::int
   return {partials.max + query_heads * partials.stride, partials.sum + query_heads * partials.stride, partials.stride};
 }
 
+// All blocks of the grid clear some each.
+__device__ inline void clear_words(const Cleared& cleared, unsigned* stop, int threads) {
+  const int turn = static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x) * threads + static_cast<int>(threadIdx.x);
+  if (stop && turn == 0) *stop = 1;
+  const int all = static_cast<int>(gridDim.y * gridDim.x) * threads;
+  for (int word = turn; word < cleared.count; word += all) cleared.words[word] = 0;
+}
+
 // Grid: (chunks of the tail, or one, and behind them, from `first_placing` on, blocks that place; KV heads), with a
 // thread for each component that a head may have. Every block of a KV head chooses, and its first one tells; then those
 // of the first tail.heads score a chunk of the tail each, and a warp of the others places what is chosen in one block
@@ -160,11 +168,7 @@ __global__ __launch_bounds__(threads, threads > 256 ? 1 : 4) void choose_compone
   const int head = blockIdx.y, i = threadIdx.x;
   const int lane = i % kWarp, warp = i / kWarp;
   const int rank = choice.rank;
-  const std::int64_t blocks = static_cast<std::int64_t>(gridDim.x) * gridDim.y;
-  const std::int64_t turn_of_block = static_cast<std::int64_t>(head) * gridDim.x + blockIdx.x;
-  for (std::int64_t word = turn_of_block * threads + i; word < cleared.count; word += blocks * threads) {
-    cleared.words[word] = 0;
-  }
+  clear_words(cleared, choice.stop, threads);
   const bool tells = blockIdx.x == 0, scores = head < tail.heads;
   float* const own_weights = reinterpret_cast<float*>(dynamic_shared());
   q += static_cast<std::int64_t>(head) * group * head_dim;

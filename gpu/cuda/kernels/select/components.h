@@ -16,12 +16,13 @@ struct ComponentChoice {
   const float* spread = nullptr;  // f32 [Hkv][d], on the device; null: components are ordered by q alone
   index::Temperature temperature = index::Temperature::coverage;
   std::int32_t* left = nullptr;  // i32 [Hkv][r], where the components are left besides; may be null
+  unsigned* stop = nullptr;      // set to 1 at once; may be null
 };
 
 // Words that are set to zero besides.
 struct Cleared {
   unsigned* words = nullptr;
-  std::int64_t count = 0;
+  int count = 0;
 };
 
 // A softmax in parts: for each query head and chunk of kChunkTokens tokens the largest logit

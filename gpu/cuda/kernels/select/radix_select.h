@@ -14,8 +14,8 @@ class RadixSelect {
   // Has room for `lists` lists.
   RadixSelect(const Context& context, int lists, cudaStream_t stream);
 
-  void clear();                                                  // histograms and counters; before each selection
-  Cleared cleared() const { return {zeroed_, zeroed(lists_)}; }  // for a kernel that does so
+  void clear();  // histograms and counters; before each selection
+  Cleared cleared() const { return {zeroed_, static_cast<int>(zeroed(lists_))}; }  // for a kernel that does so
   unsigned* histogram(int level) const { return zeroed_ + static_cast<std::int64_t>(level) * lists_ * kBins; }
   // Returns what blocks count themselves by, [lists], for one launch: 0 is the passes' own, the others are for who
   // makes keys.

@@ -164,6 +164,7 @@ class SparqSelector {
     choice.bits = args_.bits;
     choice.temperature = args_.temperature;
     if (ahead_ && !ahead_->fetched()) choice.left = ahead_->choices();
+    if (ahead_) choice.stop = ahead_->stop();
     if (args_.needs_planes()) choice.spread = context_.tables.find(cache_.store, stream_).spread;
     tail_scored_ = choose_components(
         q, cache_.kv_heads, group_, cache_.head_dim, choice, {cache_.tail, heads_at_once_, tail_partials()}, chosen_,
