@@ -14,7 +14,7 @@ class Step {
 
   // Throw what the device throws.
   virtual void part_ends() = 0;
-  virtual void ends() = 0;  // all of it is queued, so that what it has left may be committed
+  virtual void ends() = 0;  // all of it is queued, and what it leaves may be committed; nothing is held from here on
 };
 
 }  // namespace hayloft::gpu

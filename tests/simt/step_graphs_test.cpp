@@ -183,6 +183,16 @@ TEST_F(StepGraphsTest, AGraphThatMayHaveBeenLaunchedIsNotLaunchedAgain) {
   fail_call("cudaGraphLaunch", 1, cudaErrorUnknown);
   EXPECT_THROW(step(2, 3, 4), Error);
   EXPECT_EQ(calls("cudaLaunchKernelEx"), 4) << "of the first time";
+  EXPECT_EQ(step(2, 3, 4), 30);
+}
+
+TEST_F(StepGraphsTest, NothingIsHeldBehindTheEndOfAStep) {
+  const std::unique_ptr<gpu::Step> held = graphs->begin();
+  queue(2, 3, 4);
+  held->ends();
+  EXPECT_EQ(launches(), 4);
+  queue(2, 3, 5);
+  EXPECT_EQ(launches(), 8);
 }
 
 TEST_F(StepGraphsTest, OfMoreThanAreKeptTheOldestGo) {

@@ -25,12 +25,19 @@ class StepGraphs::Held final : public Step {
   explicit Held(StepGraphs& graphs) : graphs(graphs) { step_ = this; }
   ~Held() override {
     graphs.end(*this);
-    step_ = nullptr;
+    leave();
   }
   void part_ends() override { graphs.part_ends(*this, false); }
-  void ends() override { graphs.part_ends(*this, true); }
+  void ends() override {
+    graphs.part_ends(*this, true);
+    leave();
+  }
   void rethrow() const {
     if (failure) std::rethrow_exception(failure);
+  }
+
+  void leave() const {
+    if (step_ == this) step_ = nullptr;
   }
 
   StepGraphs& graphs;
@@ -233,17 +240,16 @@ bool StepGraphs::launched_as_graph() {
     graph.last = held_;
     return false;
   }
-  if (graph.ready ? update(graph) : make(graph)) {
-    const cudaError_t result = cudaGraphLaunch(graph.ready, stream_);
-    if (result == cudaSuccess) {
-      std::swap(graph.last, held_);
-      return true;
-    }
-    if (result != cudaErrorMemoryAllocation && result != cudaErrorNotSupported) check(result, "cudaGraphLaunch");
+  const bool told = graph.ready ? update(graph) : make(graph);
+  const cudaError_t result = told ? cudaGraphLaunch(graph.ready, stream_) : cudaErrorNotSupported;
+  if (result == cudaSuccess) {
+    std::swap(graph.last, held_);
+    return true;
   }
   cudaGetLastError();  // what is wrong for good is so for each of the kernels
   destroy(graph);
   graph.refused = true;
+  if (result != cudaErrorMemoryAllocation && result != cudaErrorNotSupported) check(result, "cudaGraphLaunch");
   return false;
 }
 
