@@ -2,9 +2,9 @@
 
 namespace hayloft::gpu {
 
-// One step of decoding, which the thread that begins it queues on Backend::stream() part by part. A device may hold
-// back what makes up a part, to be given several parts at once. Nobody sees that but for the time it takes, and for
-// where something is thrown that the device refuses: by a later operation of the step, and by each behind that.
+// Stands for one step of decoding, which the thread that begins it queues on Backend::stream() part by part. A device
+// may hold back what makes up a part, to be given several parts at once. Nobody sees that but for the time it takes,
+// and for where something is thrown that the device refuses: by a later operation of the step, and by each behind that.
 class Step {
  public:
   Step() = default;

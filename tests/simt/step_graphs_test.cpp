@@ -6,7 +6,7 @@
 #include "offload/error.h"
 #include "tests/simt/stream_fixture.h"
 
-// Kernels of a step that are held back and launched as graphs.
+// Tests how kernels of a step are held back and launched as graphs.
 namespace hayloft::simt {
 namespace {
 

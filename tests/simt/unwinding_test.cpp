@@ -105,7 +105,7 @@ class ThrowBetweenFillAndWait : public ::testing::Test {
   }
 };
 
-// Steps over a device that keeps columns and rows, of which it has none yet.
+// Runs steps over a device that keeps columns and rows, of which it has none yet.
 class HeldSteps {
  public:
   HeldSteps() {

@@ -19,7 +19,7 @@ bool same(const dim3& a, const dim3& b) {
 
 }  // namespace
 
-// A step of one thread. The graphs' mutex guards its members.
+// Has what belongs to one thread's step; the graphs' mutex guards its members.
 class StepGraphs::Held final : public Step {
  public:
   explicit Held(StepGraphs& graphs) : graphs(graphs) { step_ = this; }
@@ -125,7 +125,7 @@ void StepGraphs::launch_held(cudaStream_t stream) {
   step_->rethrow();
 }
 
-// What is held from here on is the calling thread's.
+// Makes the calling thread's step the owner of what is held from here on.
 void StepGraphs::take() {
   step_->rethrow();
   if (owner_ != step_) flush();
@@ -147,7 +147,7 @@ void StepGraphs::end(Held& of) noexcept {
   if (owner_ == &of) flush();
 }
 
-// Launches what is held; whose step it is learns what goes wrong.
+// Launches what is held, and leaves what goes wrong to the step that owns it.
 void StepGraphs::flush() noexcept {
   if (owner_ == nullptr) return;
   try {
@@ -174,7 +174,7 @@ void StepGraphs::launch_each() {
   }
 }
 
-// Returns that of the kernels that are held, at this place of a step; a new one where there is none.
+// Returns the graph of the kernels that are held, at this place of a step; a new one where there is none.
 StepGraphs::Graph& StepGraphs::graph_of_held() {
   std::size_t key = owner_->place;
   for (const Kernel& kernel : held_.kernels) key = key * 31 + std::hash<const void*>()(kernel.function);
@@ -204,7 +204,7 @@ cudaKernelNodeParams StepGraphs::node_of(const Kernel& kernel, std::vector<void*
   return node;
 }
 
-// Makes a graph of the kernels that are held, each behind the one before. False: the driver refuses.
+// Makes a graph of the kernels that are held, each behind the one before. Returns false where the driver refuses.
 bool StepGraphs::make(Graph& graph) {
   cudaError_t result = cudaGraphCreate(&graph.graph, 0);
   for (const Kernel& kernel : held_.kernels) {
@@ -220,7 +220,7 @@ bool StepGraphs::make(Graph& graph) {
   return result == cudaSuccess && cudaGraphInstantiate(&graph.ready, graph.graph, 0) == cudaSuccess;
 }
 
-// Tells a graph what has changed since it was launched last. False: the driver refuses.
+// Tells a graph what has changed since it was launched last. Returns false where the driver refuses.
 bool StepGraphs::update(Graph& graph) {
   for (std::size_t i = 0; i < held_.kernels.size(); ++i) {
     if (held_.same_arguments(i, graph.last)) continue;
@@ -231,8 +231,8 @@ bool StepGraphs::update(Graph& graph) {
   return true;
 }
 
-// False: they are to be launched one by one, as those of a graph that the driver has refused are from then on. Throws
-// where it is not sure that none has been launched.
+// Returns false where the kernels are to be launched one by one, as those of a graph that the driver has refused are
+// from then on. Throws where it is not sure that none has been launched.
 bool StepGraphs::launched_as_graph() {
   Graph& graph = graph_of_held();
   if (graph.refused) return false;

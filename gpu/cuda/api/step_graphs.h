@@ -16,17 +16,17 @@
 
 namespace hayloft::gpu::cuda {
 
-// The kernels of a step of decoding on one stream, held back and given to the device several at a time as graphs, which
-// it works through with less time between two kernels and which cost the host one call. A graph is made when the same
-// kernels come the second time at the same place of a step; from then on those of its kernels whose arguments or grids
-// have changed are told so. The first parts of a step are short, so that the device begins at once, and each further
-// one is twice as long, while it has those before to do.
+// Holds back the kernels of a step of decoding on one stream and gives them to the device several at a time, as graphs,
+// which it works through with less time between two kernels and which cost the host one call. A graph is made when the
+// same kernels come the second time at the same place of a step; from then on those of its kernels whose arguments or
+// grids have changed are told so. The first parts of a step are short, so that the device begins at once, and each
+// further one is twice as long, while it has those before to do.
 //
 // All else that is queued on the stream comes behind what is held, whoever queues it: kernels come through launch()
 // (gpu/cuda/kernels/launch.h), which knows, and whoever calls CUDA with a stream otherwise says in_order(stream).
-// Where a kernel that was held could not be launched, those behind it that were held too are dropped, and every further
-// operation of their step throws. What had been noted of their results is wrong then: who notes any for later steps
-// asks LostLaunches.
+//
+// If a kernel that was held cannot be launched, those held behind it are dropped, and every further operation of their
+// step throws. Notes of what they were to leave are wrong then: who keeps some for later steps asks LostLaunches.
 //
 // Thread-safe. It holds kernels of one thread at a time. All of a process are in one list, because a stream is all that
 // most calls of CUDA are given.
@@ -38,13 +38,13 @@ class StepGraphs {
   StepGraphs(const StepGraphs&) = delete;
   StepGraphs& operator=(const StepGraphs&) = delete;
 
-  // Null where the calling thread is in a step already, or nothing is to be held.
+  // Returns null where the calling thread is in a step already, or nothing is to be held.
   std::unique_ptr<Step> begin();
 
-  // Returns the one that holds what the calling thread launches on this stream; null: it is not in a step.
+  // Returns the one that holds what the calling thread launches on this stream; null where it is not in a step.
   static StepGraphs* of_step(cudaStream_t stream);
-  // Launches what is held of any thread on this stream; null: on every stream. What goes wrong is thrown to the thread
-  // that is in the step, by the first, or when it goes on.
+  // Launch what is held of any thread on this stream, or on every one where that is null. Only the thread whose step it
+  // is learns what goes wrong: launch_held() throws it there, as does whatever the step does next.
   static void launch_held(cudaStream_t stream);
   static void launch_held_quietly(cudaStream_t stream) noexcept;
 
@@ -78,7 +78,7 @@ class StepGraphs {
     std::size_t arguments;
     cudaError_t (*launch)(const cudaLaunchConfig_t& config, const void* function, void* const* arguments);
   };
-  // Kernels behind one another, and the bytes of their arguments.
+  // Has kernels in their order, and the bytes of their arguments.
   struct Kernels {
     std::vector<Kernel> kernels;
     std::vector<std::size_t> offsets;  // of all arguments, in `bytes`
@@ -159,7 +159,7 @@ class LostLaunches {
   std::uint64_t seen_ = 0;
 };
 
-// The stream, with nothing held back: whatever is queued on it comes behind all that was before.
+// Return the stream with nothing held back, so that whatever is queued on it comes behind all that was before.
 inline cudaStream_t in_order(cudaStream_t stream) {
   StepGraphs::launch_held(stream);
   return stream;

@@ -3,8 +3,8 @@
 
 #include "tests/simt/device/runtime.h"
 
-// Graphs of kernels. One that is launched runs its kernels in any order that honours what each depends on, with the
-// arguments that it had when it was launched.
+// Graphs of kernels: one that is launched runs its kernels in any order that honours what each depends on, with the
+// arguments that they had when it was launched.
 
 struct CUgraphNode_st {
   cudaLaunchConfig_t config{};

@@ -245,7 +245,7 @@ cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncAttribut
 }
 
 namespace hayloft::simt {
-// A kernel with its arguments.
+// Has a kernel with its arguments.
 struct BoundKernel {
   std::function<void()> body;                         // owns the arguments
   std::vector<std::span<const std::byte>> arguments;  // their bytes

@@ -19,7 +19,7 @@ struct ComponentChoice {
   unsigned* stop = nullptr;      // set to 1 at once; may be null
 };
 
-// Words that are set to zero besides.
+// Says which words are set to zero besides.
 struct Cleared {
   unsigned* words = nullptr;
   int count = 0;
