@@ -258,7 +258,7 @@ class Backend {
   virtual Stream load_stream() { return stream(); }
   virtual Stream spill_stream() { return stream(); }
   virtual void order(Stream /* before */, Stream /* after */) {}
-  // The calling thread begins a step of so many tokens. Null where that makes no difference.
+  // Begins a step of so many tokens for the calling thread. Returns null where that makes no difference.
   virtual std::unique_ptr<Step> begin_step(int /*tokens*/) { return nullptr; }
 
   // Memory. allocate throws Error when the device budget is exhausted; contents are undefined.

@@ -87,7 +87,7 @@ TEST_P(StepLaunches, AreSoManyALayerInFewCallsAndTakeNoMemoryAndOneWait) {
   for (auto& token : tokens) token = static_cast<std::int32_t>(random() % 100);
   session.append(tokens);
   session.set_method(runtime::make_method(runtime::parse_method(GetParam().method, {}), model.config().head_dim));
-  // What is set up once, and is asked for by its size; what is seen for the first time, and made a graph of.
+  // These steps set up what is there once and what is asked for by its size, and have graphs made of their kernels.
   for (const std::int32_t token : {1, 2, 4, 5}) session.step(token);
   const Asked before = asked();
   session.step(3);

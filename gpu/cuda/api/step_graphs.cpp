@@ -106,8 +106,8 @@ StepGraphs* StepGraphs::of_step(cudaStream_t stream) {
 }
 
 void StepGraphs::launch_held_quietly(cudaStream_t stream) noexcept {
-  // What another thread holds matters where this one knows of it, which it does by what orders the two: then it sees
-  // the count too.
+  // This thread has to come behind another one's kernels where something has ordered the two, and then it sees their
+  // count as well.
   if (holding_ == 0) return;
   const std::lock_guard all(all_mutex_);
   for (StepGraphs* const graphs : all_) {

@@ -123,7 +123,7 @@ class AheadColumns {
     // i32 [Hkv][rank] in device memory, where the step leaves what it chooses.
     std::int32_t* choices() const { return choice_.memory; }
     const std::optional<AheadBlocks>& fetched() const { return fetched_; }
-    // Where a kernel is to set 1 as soon as the step has come; null: the fetch is over.
+    // Returns the word that a kernel is to set to 1 as soon as the step has come; null where the fetch is over.
     unsigned* stop() const { return stop_; }
     // Whoever reads that waits for what was on its way when the step came.
     void wait(cudaStream_t stream) const {

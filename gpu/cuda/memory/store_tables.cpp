@@ -172,6 +172,7 @@ bool StoreTables::pinned(const offload::LayerView& view) {
 }
 
 void StoreTables::upload(Table& table, const offload::LayerView& view, cudaStream_t stream) {
+  // One that kernels may have been lost of is uploaded again where it lies, since others may be about to read it.
   const std::uint64_t lost = context_.graphs.lost();
   if (!table.memory || table.lost != lost) {
     if (!table.memory) {
